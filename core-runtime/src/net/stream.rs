@@ -1,0 +1,181 @@
+//! A connected TCP socket: wait until it is ready, then move bytes into memory that the caller owns.
+
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use crate::buf::Buf;
+use crate::io::Registered;
+use crate::sys;
+use crate::timer::Deadline;
+
+/// A stream that belongs to one shard.
+#[derive(Debug)]
+pub struct TcpStream {
+    io: Registered,
+}
+
+/// Why a connect failed.
+#[derive(Debug)]
+pub enum ConnectError {
+    /// No answer within the time allowed.
+    TimedOut,
+    /// Refused, unreachable, out of descriptors or ports.
+    Io(io::Error),
+}
+
+impl TcpStream {
+    /// Connects within `timeout`.
+    ///
+    /// # Errors
+    /// `TimedOut`, or what the kernel said.
+    pub async fn connect(addr: SocketAddr, timeout: Duration) -> Result<Self, ConnectError> {
+        let fd = sys::stream_socket(&addr).map_err(ConnectError::Io)?;
+        set_no_delay(&fd).map_err(ConnectError::Io)?;
+        sys::connect(&fd, &addr).map_err(ConnectError::Io)?;
+        let stream = Self {
+            io: Registered::new(fd, false).map_err(ConnectError::Io)?,
+        };
+        let deadline = Deadline::new();
+        deadline.set_after(timeout);
+        poll_fn(|cx| {
+            if stream.io.poll_writable(cx).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            deadline
+                .poll_expired(cx)
+                .map(|()| Err(ConnectError::TimedOut))
+        })
+        .await?;
+        sys::take_error(stream.io.fd()).map_err(ConnectError::Io)?;
+        Ok(stream)
+    }
+
+    /// Takes over an accepted, non-blocking socket.
+    ///
+    /// # Errors
+    /// When the registration with the reactor fails.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        set_no_delay(&fd)?;
+        Ok(Self {
+            io: Registered::new(fd, true)?,
+        })
+    }
+
+    /// Takes the socket out of the reactor, to hand it to another shard.
+    ///
+    /// # Errors
+    /// When the descriptor cannot be duplicated.
+    pub fn into_fd(self) -> io::Result<OwnedFd> {
+        self.io.into_fd()
+    }
+
+    /// Ready when a read is worth a call: bytes, the end, or an error wait.
+    pub fn poll_readable(&self, cx: &Context<'_>) -> Poll<()> {
+        self.io.poll_readable(cx)
+    }
+
+    /// Whether [`TcpStream::poll_readable`] would be ready.
+    pub fn is_readable(&self) -> bool {
+        self.io.is_readable()
+    }
+
+    /// Ready when a write is worth a call.
+    pub fn poll_writable(&self, cx: &Context<'_>) -> Poll<()> {
+        self.io.poll_writable(cx)
+    }
+
+    /// Whether the peer has closed its direction or the socket failed, as far as events have told.
+    pub fn is_ended(&self) -> bool {
+        self.io.is_ended()
+    }
+
+    /// Reads what is there into `into`; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// `WouldBlock` when nothing waits, else what the socket says.
+    pub fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.io.read_with(into.len(), |fd| sys::recv(fd, into))
+    }
+
+    /// Reads what is there into the room of a buffer; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// As [`TcpStream::try_read`].
+    pub fn try_read_buf(&self, buf: &mut Buf) -> io::Result<usize> {
+        let got = self.try_read(buf.spare_mut())?;
+        buf.commit(got);
+        Ok(got)
+    }
+
+    /// Writes as much as the socket takes.
+    ///
+    /// # Errors
+    /// `WouldBlock` when it takes nothing, else what the socket says.
+    pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.io.write_with(|fd| sys::send(fd, bytes))
+    }
+
+    /// Writes as much of the slices, in order, as the socket takes.
+    ///
+    /// # Errors
+    /// As [`TcpStream::try_write`].
+    pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.io.write_with(|fd| sys::send_vectored(fd, slices))
+    }
+
+    /// Whether an idle connection is fit for another request: alive, with nothing to read. Costs a system call
+    /// only when an event came in since the last read.
+    pub fn is_quiet(&self) -> bool {
+        if !self.io.is_readable() {
+            return true;
+        }
+        match sys::peek(self.io.fd()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.io.clear_readable();
+                !self.io.is_ended()
+            }
+            Ok(_) | Err(_) => false,
+        }
+    }
+
+    /// Ends the sending direction (FIN).
+    ///
+    /// # Errors
+    /// What the kernel says, e.g. when the peer has reset the connection.
+    pub fn shutdown_write(&self) -> io::Result<()> {
+        sys::shutdown_write(self.io.fd())
+    }
+
+    /// Makes the coming close send RST instead of FIN.
+    ///
+    /// # Errors
+    /// What `setsockopt` says.
+    pub fn reset_on_close(&self) -> io::Result<()> {
+        sys::set_linger(&BorrowedRaw(self.io.fd()), 0)
+    }
+
+    /// The local address.
+    ///
+    /// # Errors
+    /// What `getsockname` says.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        sys::local_addr(&BorrowedRaw(self.io.fd()))
+    }
+}
+
+/// A descriptor number for calls that ask for `AsRawFd`.
+struct BorrowedRaw(std::os::fd::RawFd);
+
+impl std::os::fd::AsRawFd for BorrowedRaw {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0
+    }
+}
+
+fn set_no_delay(fd: &OwnedFd) -> io::Result<()> {
+    sys::set_int_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)
+}
