@@ -14,11 +14,19 @@ struct Pool {
     live_max: usize,
     idle_max: usize,
     refused: u64,
+    scratch: Vec<Vec<u8>>,
 }
 
 thread_local! {
     static POOL: RefCell<Pool> = const {
-        RefCell::new(Pool { free: Vec::new(), live: 0, live_max: usize::MAX, idle_max: 256, refused: 0 })
+        RefCell::new(Pool {
+            free: Vec::new(),
+            live: 0,
+            live_max: usize::MAX,
+            idle_max: 256,
+            refused: 0,
+            scratch: Vec::new(),
+        })
     };
 }
 
@@ -69,9 +77,25 @@ impl Buf {
         })
     }
 
+    /// A buffer of at least `bytes` for what is larger than the pool's size, such as a long head. It counts
+    /// towards the bound, but is freed and not kept when it is dropped.
+    pub fn try_take_large(bytes: usize) -> Option<Self> {
+        let mut buf = Self::try_take()?;
+        if bytes > BUF_BYTES {
+            POOL.with(|pool| pool.borrow_mut().free.push(std::mem::take(&mut buf.bytes)));
+            buf.bytes = vec![0; bytes].into_boxed_slice();
+        }
+        Some(buf)
+    }
+
     /// The bytes that were written and not yet consumed.
     pub fn filled(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
+    }
+
+    /// The same bytes, to be changed in place.
+    pub fn filled_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.end]
     }
 
     pub fn len(&self) -> usize {
@@ -140,8 +164,53 @@ impl Drop for Buf {
         let _gone: Result<(), std::thread::AccessError> = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             pool.live -= 1;
-            if pool.free.len() < pool.idle_max {
+            if pool.free.len() < pool.idle_max && bytes.len() == BUF_BYTES {
                 pool.free.push(bytes);
+            }
+        });
+    }
+}
+
+/// A growable byte vector that goes back to the core's pool, for bytes made here: heads, frames, ciphertext.
+#[derive(Debug, Default)]
+pub struct Scratch(Vec<u8>);
+
+/// A vector that grew beyond this is freed instead of kept.
+const SCRATCH_KEPT_BYTES_MAX: usize = 64 * 1024;
+
+impl Scratch {
+    /// An empty vector, with room from earlier use when there is one.
+    pub fn take() -> Self {
+        Self(POOL.with(|pool| pool.borrow_mut().scratch.pop()).unwrap_or_default())
+    }
+}
+
+impl std::ops::Deref for Scratch {
+    type Target = Vec<u8>;
+
+    fn deref(&self) -> &Vec<u8> {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for Scratch {
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let mut bytes = std::mem::take(&mut self.0);
+        if bytes.capacity() == 0 || bytes.capacity() > SCRATCH_KEPT_BYTES_MAX {
+            return;
+        }
+        bytes.clear();
+        // At thread exit the pool may be gone first; the bytes are then simply freed.
+        let _gone: Result<(), std::thread::AccessError> = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.scratch.len() < pool.idle_max {
+                pool.scratch.push(bytes);
             }
         });
     }

@@ -84,6 +84,14 @@ impl Histogram {
         self.max_us = other.max_us;
     }
 
+    /// Forgets all counts.
+    pub fn clear(&mut self) {
+        self.counts.fill(0);
+        self.count = 0;
+        self.sum_us = 0;
+        self.max_us = 0;
+    }
+
     pub fn count(&self) -> u64 {
         self.count
     }

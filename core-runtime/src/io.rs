@@ -19,6 +19,8 @@ pub(crate) struct Events {
     pub(crate) writable: bool,
     /// The peer ended its direction, or the socket failed: a read will not block any more.
     pub(crate) ended: bool,
+    /// Both directions are over: reset, or shut down twice.
+    pub(crate) failed: bool,
 }
 
 /// Identifies a registration in completion events.
@@ -48,6 +50,7 @@ struct State {
     readable: Cell<bool>,
     writable: Cell<bool>,
     ended: Cell<bool>,
+    failed: Cell<bool>,
     read_waker: RefCell<Option<Waker>>,
     write_waker: RefCell<Option<Waker>>,
 }
@@ -102,6 +105,9 @@ pub(crate) fn deliver(token: Token, events: Events) {
     let Some(state) = state else { return };
     if events.ended {
         state.ended.set(true);
+    }
+    if events.failed {
+        state.failed.set(true);
     }
     if events.readable || events.ended {
         state.readable.set(true);
@@ -178,6 +184,11 @@ impl Registered {
     /// Whether the peer's end of stream or an error is known to wait in the socket.
     pub(crate) fn is_ended(&self) -> bool {
         self.state.ended.get()
+    }
+
+    /// Whether events have told that the connection is over in both directions.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state.failed.get()
     }
 
     /// Whether a read is worth a system call.

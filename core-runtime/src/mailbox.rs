@@ -26,6 +26,10 @@ pub enum SendError<T> {
     Closed(T),
 }
 
+/// Every sender of a mailbox is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed;
+
 /// The sending end: any thread.
 #[derive(Debug)]
 pub struct Sender<T> {
@@ -104,6 +108,14 @@ pub fn mailbox<T>(bound: usize) -> io::Result<(Sender<T>, Mailbox<T>)> {
 }
 
 impl<T> Mailbox<T> {
+    /// Waits for the next message on a plain thread.
+    ///
+    /// # Errors
+    /// When every sender is gone.
+    pub fn receive_or_closed(&self) -> Result<T, Closed> {
+        self.queue.recv().map_err(|_disconnected| Closed)
+    }
+
     /// Registers the wake-up with the calling thread's reactor.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::clock::Epoch;
 use crate::driver::Driver;
 pub use crate::driver::{DriverChoice, DriverKind};
-use crate::histogram::Histogram;
+use crate::histogram::{Histogram, bucket_limit_us};
 use crate::{affinity, exec, io as registry, timer};
 
 /// What one shard is started with.
@@ -37,21 +37,26 @@ thread_local! {
 }
 
 /// The loop's own figures.
-#[derive(Clone, Debug, Default)]
-pub struct Turns {
+#[derive(Debug, Default)]
+struct Turns {
     /// Length of the busy part of each turn.
-    pub lengths: Histogram,
-    /// Tasks that panicked.
-    pub panics: u64,
+    lengths: Histogram,
 }
 
-/// Copies the calling shard's loop figures into `into`, without allocating.
-pub fn copy_turns(into: &mut Turns) {
+/// Hands out the lengths of the turns since the last call, as (length, how often), and forgets them.
+pub fn drain_turns(mut take: impl FnMut(Duration, u64)) {
     TURNS.with(|turns| {
-        let turns = turns.borrow();
-        into.lengths.copy_from(&turns.lengths);
-        into.panics = exec::panics();
+        let lengths = &mut turns.borrow_mut().lengths;
+        for (bucket, count) in lengths.counts().iter().enumerate().filter(|(_, count)| **count > 0) {
+            take(Duration::from_micros(bucket_limit_us(bucket)), *count);
+        }
+        lengths.clear();
     });
+}
+
+/// Tasks of the calling shard that have panicked since its start.
+pub fn panics() -> u64 {
+    exec::panics()
 }
 
 /// Starts a thread that runs `main` on a reactor of its own, and ends when `main` does. `main` also gets the

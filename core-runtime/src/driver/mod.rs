@@ -97,5 +97,6 @@ fn events_from_bits(bits: u32) -> crate::io::Events {
         readable: has(libc::EPOLLIN),
         writable: has(libc::EPOLLOUT),
         ended: has(libc::EPOLLRDHUP) || has(libc::EPOLLHUP) || has(libc::EPOLLERR),
+        failed: has(libc::EPOLLHUP) || has(libc::EPOLLERR),
     }
 }

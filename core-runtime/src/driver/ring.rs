@@ -104,6 +104,7 @@ impl Ring {
                     readable: true,
                     writable: true,
                     ended: true,
+                    failed: true,
                 },
             };
             return Some((token, events));

@@ -93,6 +93,11 @@ impl TcpStream {
         self.io.is_ended()
     }
 
+    /// Whether the connection is over in both directions (reset), as far as events have told.
+    pub fn has_failed(&self) -> bool {
+        self.io.has_failed()
+    }
+
     /// Reads what is there into `into`; 0 is the end of the stream.
     ///
     /// # Errors

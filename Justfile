@@ -1,0 +1,54 @@
+# Day-to-day recipes; `just` alone lists them. (`pip install rust-just` or a package brings the tool.)
+
+default:
+    @just --list
+
+# Debug build of everything, and the binaries as they are tested.
+build:
+    cargo build --workspace
+    cargo build -p http-daemon -p control-cli
+
+# All tests, as CI runs them.
+test *NAMES:
+    ./test {{NAMES}}
+
+# Units, architecture and a few end-to-end families.
+quick:
+    ./test --quick
+
+# Formats the whole workspace.
+fmt:
+    cargo fmt --all
+
+# What CI checks before the tests.
+lint:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- -D warnings
+    .ci/deny
+    cargo test -p tests --test arch
+
+# Benches of one crate with its figures, such as `just bench http-proxy`.
+bench CRATE *ARGUMENTS:
+    cargo bench -p {{CRATE}} --bench '*' {{ARGUMENTS}}
+
+# Every bench for a few rounds, to see that it works.
+bench-smoke:
+    SHARD_BENCH_SMOKE=1 cargo bench --workspace --bench '*'
+
+# Fuzzes one target of one crate for some seconds, such as `just fuzz http/wire path 600`. Needs cargo-fuzz.
+fuzz CRATE TARGET SECONDS="60":
+    mkdir -p {{CRATE}}/fuzz/target/found/{{TARGET}}
+    cd {{CRATE}} && RUSTC_BOOTSTRAP=1 cargo fuzz run -s none {{TARGET}} fuzz/target/found/{{TARGET}} fuzz/corpus/{{TARGET}} -- -max_total_time={{SECONDS}} -max_len=4096 -timeout=10
+
+# Third-party suites through the proxy: h2spec and Autobahn (see tests/suites/README.md).
+suites:
+    tests/suites/h2spec
+    tests/suites/autobahn
+
+# The tour.
+demo *ARGUMENTS:
+    ./demo {{ARGUMENTS}}
+
+# Runs the proxy on a config directory.
+run CONFIG:
+    cargo run --release -p http-daemon -- --config {{CONFIG}}

@@ -1,0 +1,167 @@
+//! Default and range of every value in docs/resources.md, one constant each, so that the loader, the snapshot
+//! compiler and the reference page cannot differ.
+
+use std::time::Duration;
+
+/// A value's range, ends included, and what holds when nobody sets it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound<T> {
+    pub min: T,
+    pub default: T,
+    pub max: T,
+}
+
+impl<T: PartialOrd> Bound<T> {
+    /// Whether `value` lies in the range.
+    pub fn holds(&self, value: &T) -> bool {
+        *value >= self.min && *value <= self.max
+    }
+}
+
+/// A value's range, ends included, where unset means "none" or "no limit".
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range<T> {
+    pub min: T,
+    pub max: T,
+}
+
+impl<T: PartialOrd> Range<T> {
+    /// Whether `value` lies in the range.
+    pub fn holds(&self, value: &T) -> bool {
+        *value >= self.min && *value <= self.max
+    }
+}
+
+const fn bound<T>(min: T, default: T, max: T) -> Bound<T>
+where
+    T: Copy,
+{
+    Bound { min, default, max }
+}
+
+const fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+const fn s(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+const HOUR: u64 = 3_600;
+const DAY: u64 = 24 * HOUR;
+
+/// Listener: one connection.
+pub mod listener {
+    use super::{Bound, DAY, Duration, HOUR, Range, bound, ms, s};
+
+    pub const CONNECTIONS: Bound<u32> = bound(1, 65_536, 1 << 20);
+    pub const PROXY_HEADER_TIMEOUT: Bound<Duration> = bound(ms(100), s(5), s(60));
+    pub const HANDSHAKE_TIMEOUT: Bound<Duration> = bound(ms(100), s(10), s(60));
+    pub const HEADER_TIMEOUT: Bound<Duration> = bound(ms(100), s(10), s(60));
+    pub const IDLE_TIMEOUT: Bound<Duration> = bound(s(1), s(60), s(HOUR));
+    pub const BODY_IDLE_TIMEOUT: Bound<Duration> = bound(s(1), s(60), s(DAY));
+    /// Unset: connections do not age.
+    pub const CONNECTION_AGE: Range<Duration> = Range { min: s(1), max: s(7 * DAY) };
+    pub const AGE_JITTER: Bound<f64> = bound(0.0, 0.1, 0.9);
+    /// Unset: no limit.
+    pub const REQUESTS_PER_CONNECTION: Range<u32> = Range { min: 1, max: 10_000_000 };
+    pub const HEADER_COUNT: Bound<u32> = bound(8, 100, 1_000);
+    /// In KiB, as Envoy counts.
+    pub const HEADER_KIB: Bound<u32> = bound(1, 32, 256);
+    pub const REQUEST_LINE_BYTES: Bound<u32> = bound(256, 8_192, 65_536);
+    pub const ACCESS_LOG_SUCCESS_SAMPLE: Bound<f64> = bound(0.0, 1.0, 1.0);
+    pub const XFF_HOPS: Bound<u32> = bound(0, 0, 32);
+    pub const UPGRADES_MAX: usize = 8;
+    /// Tickets sealed by the process's own keys; the keys live this long as the current one.
+    pub const TICKET_KEY_ROTATION: Duration = s(12 * HOUR);
+    /// Bytes of one TLS ticket key.
+    pub const TICKET_KEY_BYTES: usize = 80;
+    pub const TICKET_KEYS_MAX: usize = 3;
+}
+
+/// HTTP/2 towards clients.
+pub mod h2 {
+    use super::{Bound, bound};
+
+    pub const STREAMS: Bound<u32> = bound(1, 128, 10_000);
+    pub const STREAM_WINDOW_BYTES: Bound<u32> = bound(65_535, 262_144, 16 << 20);
+    pub const CONNECTION_WINDOW_BYTES: Bound<u32> = bound(65_535, 1 << 20, 64 << 20);
+    /// RFC 9113 §4.2 starts at 16,384.
+    pub const FRAME_BYTES: Bound<u32> = bound(16_384, 16_384, 1 << 20);
+    /// Resets in any ten seconds (CVE-2023-44487, CVE-2025-8671).
+    pub const RESETS: Bound<u32> = bound(1, 500, 1_000_000);
+    /// PING, SETTINGS, PRIORITY and empty frames in any ten seconds (CVE-2019-9512, 9515, 9518).
+    pub const CONTROL_FRAMES: Bound<u32> = bound(1, 2_000, 1_000_000);
+    /// DATA frames under 64 bytes in any ten seconds (CVE-2019-9511).
+    pub const SMALL_DATA_FRAMES: Bound<u32> = bound(1, 20_000, 1_000_000);
+}
+
+/// Routes.
+pub mod route {
+    use super::{Bound, DAY, Duration, Range, bound, ms, s};
+
+    /// The platform's maximum is 30 s; zero on the wire turns the limit off (streaming routes).
+    pub const TIMEOUT: Bound<Duration> = bound(ms(1), s(15), s(30));
+    /// Unset: the listener's body idle timeout.
+    pub const IDLE_TIMEOUT: Range<Duration> = Range { min: s(1), max: s(DAY) };
+    /// What the loader gives a streaming route as idle timeout when the author sets none.
+    pub const STREAMING_IDLE_TIMEOUT: Duration = s(super::HOUR);
+    /// What the loader writes when the author says nothing; unset on the wire is "no limit".
+    pub const BODY_BYTES: Bound<u64> = bound(1, 16 << 20, 1 << 40);
+    pub const REGEX_BYTES_MAX: usize = 1_024;
+    /// Bytes of a compiled pattern, for `regex::RegexBuilder::size_limit`.
+    pub const REGEX_COMPILED_BYTES_MAX: usize = 1 << 20;
+    pub const MATCHERS_MAX: usize = 16;
+    pub const FIELD_OPS_MAX: usize = 64;
+    pub const WEIGHT: Range<u32> = Range { min: 0, max: 1_000_000 };
+    /// Bytes of an error page or direct response.
+    pub const BODY_INLINE_BYTES_MAX: usize = 65_536;
+    pub const REQUESTS_PER_SECOND: Range<u32> = Range { min: 1, max: 10_000_000 };
+    pub const CLIENT_CONNECTIONS: Range<u32> = Range { min: 1, max: 1 << 20 };
+}
+
+/// Clusters and pools; pool bounds are per core and endpoint.
+pub mod cluster {
+    use super::{Bound, DAY, Duration, HOUR, Range, bound, ms, s};
+
+    pub const CONNECT_TIMEOUT: Bound<Duration> = bound(ms(10), s(5), s(30));
+    pub const IDLE_TIMEOUT: Bound<Duration> = bound(s(1), s(30), s(HOUR));
+    pub const IDLE_CONNECTIONS: Bound<u32> = bound(0, 128, 100_000);
+    pub const CONNECTIONS: Bound<u32> = bound(1, 1_024, 100_000);
+    /// Unset: no limit.
+    pub const REQUESTS_PER_CONNECTION: Range<u32> = Range { min: 1, max: 10_000_000 };
+    pub const H2_CONNECTIONS: Bound<u32> = bound(1, 4, 64);
+    pub const H2_STREAMS: Bound<u32> = bound(1, 100, 10_000);
+    /// Unset: no pings, because servers count eager ones as abuse.
+    pub const H2_PING_INTERVAL: Range<Duration> = Range { min: s(1), max: s(HOUR) };
+    pub const H2_PING_TIMEOUT: Bound<Duration> = bound(s(1), s(10), s(HOUR));
+    pub const DNS_REFRESH_MIN: Bound<Duration> = bound(s(1), s(5), s(HOUR));
+    pub const DNS_STALE_MAX: Bound<Duration> = bound(s(0), s(HOUR), s(7 * DAY));
+    pub const ENDPOINT_WEIGHT: Bound<u32> = bound(1, 1, 1_000_000);
+    pub const ENDPOINTS_MAX: usize = 10_000;
+}
+
+/// Bytes of a resource's name.
+pub const NAME_BYTES_MAX: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_includes_both_ends_and_nothing_beyond() {
+        let bound = listener::HEADER_TIMEOUT;
+        let step = Duration::from_nanos(1);
+        for (value, held) in [
+            (bound.min, true),
+            (bound.default, true),
+            (bound.max, true),
+            (bound.min - step, false),
+            (bound.max + step, false),
+        ] {
+            assert_eq!(bound.holds(&value), held, "{value:?}");
+        }
+        assert!(route::WEIGHT.holds(&0) && !route::WEIGHT.holds(&1_000_001));
+        assert!(!listener::AGE_JITTER.holds(&f64::NAN), "no number is in no range");
+    }
+}

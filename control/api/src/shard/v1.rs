@@ -1,0 +1,240 @@
+//! `shard.v1`: what a listener, route or cluster can be told that Envoy's v3 types have no field for.
+//!
+//! Each message mirrors proto/shard/v1/options.proto, written by hand so that no build needs protoc. Meanings,
+//! ranges and defaults are in docs/resources.md; an absent optional field means the default.
+
+use prost::{Enumeration, Message, Name};
+
+use crate::envoy::google::Duration;
+
+/// The key of these messages in `typed_filter_metadata` and `typed_per_filter_config`.
+pub const KEY: &str = "shard.v1";
+
+macro_rules! named {
+    ($($message:ident),* $(,)?) => {$(
+        impl Name for $message {
+            const NAME: &'static str = stringify!($message);
+            const PACKAGE: &'static str = "shard.v1";
+            fn type_url() -> String {
+                format!("type.googleapis.com/{}", Self::full_name())
+            }
+        }
+    )*};
+}
+
+named!(ListenerOptions, RouteOptions, ClusterOptions, SyslogAccessLog);
+
+/// How new connections are spread over the cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum Steering {
+    /// The kernel's SO_REUSEPORT hash.
+    KernelHash = 0,
+    /// The core that took the packet.
+    IncomingCpu = 1,
+    /// Hand-over to the core with the fewest connections.
+    LeastLoaded = 2,
+}
+
+/// What a client gets whose server name fits no certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum UnknownSni {
+    /// The first certificate of the listener.
+    DefaultCertificate = 0,
+    /// The alert `unrecognized_name` (RFC 6066 §3).
+    Refuse = 1,
+}
+
+/// Rules by client address. `deny` wins; a non-empty `allow` denies everything outside it.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct AddressRules {
+    /// CIDRs or bare addresses, as text.
+    #[prost(string, repeated, tag = "1")]
+    pub allow: Vec<String>,
+    #[prost(string, repeated, tag = "2")]
+    pub deny: Vec<String>,
+}
+
+/// Limits of one client address; 0 is "no limit".
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ClientLimit {
+    /// Concurrent connections; only in a [`ListenerOptions`].
+    #[prost(uint32, tag = "1")]
+    pub connections_max: u32,
+    #[prost(uint32, tag = "2")]
+    pub requests_per_second: u32,
+    /// 0: equal to `requests_per_second`.
+    #[prost(uint32, tag = "3")]
+    pub requests_burst: u32,
+}
+
+/// In `Listener.metadata.typed_filter_metadata["shard.v1"]`.
+#[derive(Clone, PartialEq, Message)]
+pub struct ListenerOptions {
+    #[prost(enumeration = "Steering", tag = "1")]
+    pub steering: i32,
+    /// Connections on one core.
+    #[prost(uint32, optional, tag = "2")]
+    pub connections_max: Option<u32>,
+    #[prost(message, optional, tag = "3")]
+    pub access: Option<AddressRules>,
+    /// Peers that may send a PROXY header.
+    #[prost(string, repeated, tag = "4")]
+    pub proxy_protocol_trusted_cidrs: Vec<String>,
+    #[prost(uint32, optional, tag = "5")]
+    pub request_line_bytes_max: Option<u32>,
+    /// Share, 0 to 0.9, by which the age and request limits of each connection are shortened.
+    #[prost(double, optional, tag = "6")]
+    pub connection_age_jitter: Option<f64>,
+    /// In any ten seconds, as the next two.
+    #[prost(uint32, optional, tag = "7")]
+    pub h2_resets_max: Option<u32>,
+    #[prost(uint32, optional, tag = "8")]
+    pub h2_control_frames_max: Option<u32>,
+    #[prost(uint32, optional, tag = "9")]
+    pub h2_small_data_frames_max: Option<u32>,
+    #[prost(uint32, optional, tag = "10")]
+    pub h2_frame_bytes_max: Option<u32>,
+    #[prost(message, optional, tag = "11")]
+    pub client_limit: Option<ClientLimit>,
+    /// Share of successful requests that are logged, 0 to 1.
+    #[prost(double, optional, tag = "12")]
+    pub access_log_success_sample: Option<f64>,
+    #[prost(enumeration = "UnknownSni", tag = "13")]
+    pub unknown_sni: i32,
+}
+
+/// In `typed_per_filter_config["shard.v1"]` of a RouteConfiguration, VirtualHost or Route. They merge field by
+/// field, the most specific set field wins; `error_pages` by status.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct RouteOptions {
+    /// Bytes of a request body; 0: no limit.
+    #[prost(uint64, optional, tag = "1")]
+    pub body_bytes_max: Option<u64>,
+    /// On top of the listener's rules.
+    #[prost(message, optional, tag = "2")]
+    pub access: Option<AddressRules>,
+    #[prost(message, optional, tag = "3")]
+    pub client_limit: Option<ClientLimit>,
+    /// RFC 9745: `@` and unix seconds. Empty: none.
+    #[prost(string, tag = "4")]
+    pub deprecation: String,
+    /// RFC 8594: an IMF-fixdate. Empty: none.
+    #[prost(string, tag = "5")]
+    pub sunset: String,
+    #[prost(message, repeated, tag = "6")]
+    pub error_pages: Vec<ErrorPage>,
+}
+
+/// The body for errors of one status that the proxy makes itself.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ErrorPage {
+    #[prost(uint32, tag = "1")]
+    pub status: u32,
+    #[prost(string, tag = "2")]
+    pub content_type: String,
+    #[prost(bytes = "vec", tag = "3")]
+    pub body: Vec<u8>,
+}
+
+/// In `Cluster.metadata.typed_filter_metadata["shard.v1"]`. Bounds of one core's connections to one endpoint.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct ClusterOptions {
+    #[prost(uint32, optional, tag = "1")]
+    pub idle_max: Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub connections_max: Option<u32>,
+    #[prost(uint32, optional, tag = "3")]
+    pub h2_connections_max: Option<u32>,
+    /// How long the last good DNS answer is kept when look-ups fail.
+    #[prost(message, optional, tag = "4")]
+    pub dns_stale_max: Option<Duration>,
+}
+
+/// An access log sent to syslog (RFC 5424), as the `typed_config` of an `AccessLog`.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SyslogAccessLog {
+    /// `unix:/dev/log` or `udp:192.0.2.1:514`.
+    #[prost(string, tag = "1")]
+    pub address: String,
+    /// APP-NAME; empty: `shard-proxy`.
+    #[prost(string, tag = "2")]
+    pub tag: String,
+    /// As `text_format_source` of the other access logs; empty: JSON.
+    #[prost(string, tag = "3")]
+    pub template: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROTO: &str = include_str!("../../proto/shard/v1/options.proto");
+    const RUST: &str = include_str!("v1.rs");
+
+    /// `(message, field, tag)` of every message in the .proto file.
+    fn proto_fields() -> Vec<(String, String, u32)> {
+        let mut fields = Vec::new();
+        let mut message = None;
+        for line in PROTO.lines().map(|l| l.split("//").next().unwrap_or("").trim()) {
+            if let Some(name) = line.strip_prefix("message ") {
+                message = name.split_whitespace().next().map(str::to_owned);
+            } else if line == "}" {
+                message = None;
+            } else if let (Some(message), Some((head, tag))) =
+                (&message, line.trim_end_matches(';').split_once(" = "))
+            {
+                let field = head.rsplit(' ').next().expect("a field has a name");
+                fields.push((message.clone(), field.to_owned(), tag.parse().expect("a tag number")));
+            }
+        }
+        fields
+    }
+
+    /// The same from the structs above, by their `#[prost(…, tag = "N")]` lines.
+    fn rust_fields() -> Vec<(String, String, u32)> {
+        let mut fields = Vec::new();
+        let (mut message, mut tag) = (String::new(), None);
+        for line in RUST.lines().map(str::trim).take_while(|l| *l != "#[cfg(test)]") {
+            if let Some(name) = line.strip_prefix("pub struct ") {
+                message = name.trim_end_matches(" {").to_owned();
+            } else if line.starts_with("#[prost(") {
+                tag = line
+                    .split("tag = \"")
+                    .nth(1)
+                    .and_then(|t| t.split('"').next())
+                    .and_then(|t| t.parse().ok());
+            } else if let (Some(n), Some(field)) = (tag, line.strip_prefix("pub ")) {
+                fields.push((message.clone(), field.split(':').next().expect("a name").to_owned(), n));
+                tag = None;
+            }
+        }
+        fields
+    }
+
+    #[test]
+    fn the_published_proto_and_the_structs_have_the_same_fields() {
+        let (mut proto, mut rust) = (proto_fields(), rust_fields());
+        assert!(proto.len() > 25, "the .proto reader found only {proto:?}");
+        proto.sort();
+        rust.sort();
+        assert_eq!(proto, rust);
+    }
+
+    #[test]
+    fn unset_messages_encode_to_nothing() {
+        assert!(ListenerOptions::default().encode_to_vec().is_empty());
+        assert!(RouteOptions::default().encode_to_vec().is_empty());
+        assert!(ClusterOptions::default().encode_to_vec().is_empty());
+        assert_eq!(Steering::try_from(0), Ok(Steering::KernelHash));
+        assert_eq!(UnknownSni::try_from(0), Ok(UnknownSni::DefaultCertificate));
+    }
+
+    #[test]
+    fn an_optional_zero_is_told_from_unset() {
+        let zero = RouteOptions { body_bytes_max: Some(0), ..Default::default() };
+        let back = RouteOptions::decode(zero.encode_to_vec().as_slice()).expect("own bytes");
+        assert_eq!(back.body_bytes_max, Some(0));
+    }
+}

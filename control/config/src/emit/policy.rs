@@ -1,0 +1,141 @@
+//! Policies of a route: headers, CORS, limits, and the `shard.v1.RouteOptions` that carries what Envoy lacks.
+
+use std::collections::HashMap;
+
+use control_api::defaults::route::{BODY_BYTES, FIELD_OPS_MAX};
+use control_api::envoy::core::{HeaderValue, HeaderValueOption, header_value_option};
+use control_api::envoy::cors::CorsPolicy;
+use control_api::envoy::google::Any;
+use control_api::envoy::matcher::{RegexMatcher, StringMatcher, string_matcher};
+use control_api::envoy::names;
+use control_api::envoy::route::Route;
+use control_api::shard::v1::{AddressRules, ClientLimit, KEY, RouteOptions};
+
+use super::{Emitter, literal, on, packed};
+use crate::units::parse_date;
+use crate::yaml::Node;
+
+impl Emitter<'_> {
+    /// Puts a route's policies into its resource.
+    pub(super) fn apply_policies(&mut self, node: &Node, route: &mut Route) {
+        if let Some(headers) = node.get("request_headers") {
+            let (add, remove) = self.header_operations(headers);
+            route.request_headers_to_add.extend(add);
+            route.request_headers_to_remove.extend(remove);
+        }
+        if let Some(headers) = node.get("response_headers") {
+            let (add, remove) = self.header_operations(headers);
+            route.response_headers_to_add.extend(add);
+            route.response_headers_to_remove.extend(remove);
+        }
+        let mut configs: HashMap<String, Any> = HashMap::new();
+        if let Some(cors) = node.get("cors") {
+            configs.insert(names::CORS.to_owned(), packed(&self.cors(cors)));
+        }
+        let options = self.route_options(node);
+        if options != RouteOptions::default() {
+            configs.insert(KEY.to_owned(), packed(&options));
+        }
+        route.typed_per_filter_config = configs;
+    }
+
+    fn route_options(&mut self, node: &Node) -> RouteOptions {
+        let body_bytes_max = match node.size("body_max") {
+            Some(bytes) => bytes,
+            None if node.is_on("streaming") => 0,
+            None => BODY_BYTES.default,
+        };
+        let date = |key| node.word(key).and_then(|text| parse_date(text).ok());
+        RouteOptions {
+            body_bytes_max: Some(body_bytes_max),
+            access: address_rules(node.get("access")),
+            client_limit: node.get("client_limit").map(client_limit),
+            deprecation: date("deprecation").map(|d| d.structured()).unwrap_or_default(),
+            sunset: date("sunset").map(|d| d.imf_fixdate()).unwrap_or_default(),
+            error_pages: self.error_pages(node.list("error_pages")),
+        }
+    }
+
+    fn header_operations(&mut self, headers: &Node) -> (Vec<HeaderValueOption>, Vec<String>) {
+        use header_value_option::HeaderAppendAction::{AppendIfExistsOrAdd, OverwriteIfExistsOrAdd};
+        let mut additions = Vec::new();
+        for (key, action) in [("set", OverwriteIfExistsOrAdd), ("add", AppendIfExistsOrAdd)] {
+            for entry in headers.get(key).map_or(&[][..], Node::entries) {
+                if let Some(value) = entry.value.text() {
+                    additions.push(addition(&entry.key, value, action));
+                }
+            }
+        }
+        let removals = headers.strings("remove");
+        if additions.len() + removals.len() > FIELD_OPS_MAX {
+            self.error(headers, format!("more than {FIELD_OPS_MAX} header operations"), "drop some");
+        }
+        (additions, removals)
+    }
+
+    fn cors(&mut self, cors: &Node) -> CorsPolicy {
+        let is_any = cors.words("origins").any(|origin| origin == "*");
+        if is_any
+            && cors.is_on("credentials")
+            && let Some(node) = cors.get("credentials")
+        {
+            self.error(
+                node,
+                "browsers refuse credentials together with the origin `*` (fetch standard)",
+                "list the origins, or delete this key",
+            );
+        }
+        let joined = |key: &str| cors.words(key).collect::<Vec<_>>().join(", ");
+        CorsPolicy {
+            allow_origin_string_match: cors.words("origins").map(origin_matcher).collect(),
+            allow_methods: joined("methods"),
+            allow_headers: joined("headers"),
+            expose_headers: joined("expose"),
+            max_age: cors.duration("max_age").map(|d| d.as_secs().to_string()).unwrap_or_default(),
+            allow_credentials: on(cors.is_on("credentials")),
+            ..Default::default()
+        }
+    }
+}
+
+/// Sets or adds one header.
+pub(super) fn addition(
+    key: &str,
+    value: &str,
+    action: header_value_option::HeaderAppendAction,
+) -> HeaderValueOption {
+    HeaderValueOption {
+        header: Some(HeaderValue { key: key.to_owned(), value: literal(value), ..Default::default() }),
+        append_action: action.into(),
+        ..Default::default()
+    }
+}
+
+pub(super) fn address_rules(access: Option<&Node>) -> Option<AddressRules> {
+    access.map(|node| AddressRules { allow: node.strings("allow"), deny: node.strings("deny") })
+}
+
+/// The request limits of one client address.
+pub(super) fn client_limit(node: &Node) -> ClientLimit {
+    ClientLimit {
+        connections_max: 0,
+        requests_per_second: node.int("requests_per_second").unwrap_or(0),
+        requests_burst: node.int("burst").unwrap_or(0),
+    }
+}
+
+pub(super) fn regex_matcher(regex: &str) -> RegexMatcher {
+    RegexMatcher { regex: regex.to_owned(), ..Default::default() }
+}
+
+fn origin_matcher(origin: &str) -> StringMatcher {
+    let pattern = match origin.split_once("://*.") {
+        // One label or more, as `*.` reads to most people; the suffix is literal.
+        Some((scheme, suffix)) => string_matcher::MatchPattern::SafeRegex(regex_matcher(&format!(
+            "{scheme}://([a-z0-9-]+\\.)+{}",
+            regex::escape(suffix)
+        ))),
+        None => string_matcher::MatchPattern::Exact(origin.to_owned()),
+    };
+    StringMatcher { match_pattern: Some(pattern), ..Default::default() }
+}

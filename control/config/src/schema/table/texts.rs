@@ -1,0 +1,40 @@
+//! The rules for texts, each with a name and an example for the reference.
+
+use super::super::Rule;
+use crate::rules;
+
+macro_rules! rule {
+    ($($name:ident = $check:path, $what:literal, $example:literal;)*) => {$(
+        pub(super) static $name: Rule = Rule { what: $what, example: $example, check: $check };
+    )*};
+}
+
+rule! {
+    NAME = rules::name, "name", "orders";
+    CLUSTER_REF = rules::cluster_ref, "cluster of this service, or `service/cluster`", "canary";
+    HOST = rules::host, "host: exact, `*.suffix` or `*`", "api.example.com";
+    DNS_NAME = rules::dns_name, "DNS name", "orders.internal";
+    PATH = rules::path, "path", "/v1/orders";
+    REGEX = rules::regex, "regular expression (Rust regex crate, at most 1,024 bytes)", "/v[0-9]+/.*";
+    CIDR = rules::cidr, "CIDR or address", "10.0.0.0/8";
+    LISTEN = rules::listen_address, "IP address and port", "0.0.0.0:8080";
+    ENDPOINT = rules::endpoint_address, "`address:port` or `dns-name:port`", "10.0.0.7:8080";
+    HEADER = rules::header_name, "header name, lower case", "x-tenant";
+    SETTABLE = rules::settable_header_name, "header name, lower case, none that frames the message", "x-tenant";
+    VALUE = rules::header_value, "header value", "blue";
+    METHOD = rules::method, "method", "GET";
+    PARAMETER = rules::parameter_name, "parameter name", "version";
+    LOG_FILE = rules::absolute_file, "absolute path", "/var/log/shard/access.log";
+    MEDIA_TYPE = rules::content_type, "media type", "text/html; charset=utf-8";
+    DATE = rules::date, "UTC date", "2027-01-31";
+    ORIGIN = rules::origin, "origin: exact, with a `*.` host, or `*`", "https://app.example.com";
+    TEMPLATE = rules::log_template, "template with `%NAME%` operators", "%START_TIME% %RESPONSE_CODE%";
+    SYSLOG = rules::syslog_address, "syslog address", "unix:/dev/log";
+    UPGRADE = rules::upgrade, "upgrade protocol", "websocket";
+}
+
+pub(super) static FILE: Rule =
+    Rule { what: "file, relative to the config directory", example: "tls/www.pem", check: rules::file };
+
+pub(super) static BODY: Rule =
+    Rule { what: "text, at most 64 KiB", example: "Back soon.", check: rules::inline_body };

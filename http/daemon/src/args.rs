@@ -1,0 +1,147 @@
+//! The command line.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use core_runtime::shard::DriverChoice;
+use lexopt::prelude::*;
+
+pub(crate) const HINT: &str = "usage: shard-proxy --config DIR [options]; --help lists them\n";
+
+const HELP: &str = "\
+shard-proxy: io_uring thread-per-core L7 proxy
+
+usage: shard-proxy --config DIR [options]
+
+  --config DIR            config directory (docs/config.md)
+  --shards N              number of reactors; default: one per CPU that the process may use
+  --driver KIND           auto (default), ring or epoll
+  --admin ADDRESS         metrics, readiness, config dump: unix:PATH, or 127.0.0.1:PORT; default: none
+  --restart-socket PATH   hot restart: take over the sockets of the process that listens there, then listen there
+  --drain-timeout SECONDS how long requests in flight may take after SIGTERM; default 30
+  --check                 load the config, say what is wrong, and exit
+  --version, --help
+
+signals: SIGTERM, SIGINT drain and end; SIGHUP loads the config again; SIGUSR1 opens log files again
+";
+
+/// How to serve.
+#[derive(Debug)]
+pub(crate) struct Options {
+    pub(crate) config: PathBuf,
+    pub(crate) shards: Option<usize>,
+    pub(crate) driver: DriverChoice,
+    pub(crate) admin: Option<String>,
+    pub(crate) restart_socket: Option<PathBuf>,
+    pub(crate) drain_timeout: Duration,
+    pub(crate) check: bool,
+}
+
+/// What the command line asks for.
+#[derive(Debug)]
+pub(crate) enum Request {
+    Serve(Box<Options>),
+    Print(String),
+}
+
+#[derive(Debug)]
+pub(crate) struct UsageError(String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<lexopt::Error> for UsageError {
+    fn from(error: lexopt::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+pub(crate) fn parse() -> Result<Request, UsageError> {
+    parse_from(lexopt::Parser::from_env())
+}
+
+fn parse_from(mut parser: lexopt::Parser) -> Result<Request, UsageError> {
+    let mut config = None;
+    let mut options = Options {
+        config: PathBuf::new(),
+        shards: None,
+        driver: DriverChoice::Auto,
+        admin: None,
+        restart_socket: None,
+        drain_timeout: Duration::from_secs(30),
+        check: false,
+    };
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Long("config") => config = Some(PathBuf::from(parser.value()?)),
+            Long("shards") => options.shards = Some(shards(parser.value()?.parse()?)?),
+            Long("driver") => options.driver = driver(&parser.value()?.string()?)?,
+            Long("admin") => options.admin = Some(parser.value()?.string()?),
+            Long("restart-socket") => options.restart_socket = Some(PathBuf::from(parser.value()?)),
+            Long("drain-timeout") => options.drain_timeout = Duration::from_secs(parser.value()?.parse()?),
+            Long("check") => options.check = true,
+            Long("version") => return Ok(Request::Print(format!("shard-proxy {}\n", env!("CARGO_PKG_VERSION")))),
+            Long("help") | Short('h') => return Ok(Request::Print(HELP.to_owned())),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    options.config = config.ok_or_else(|| UsageError("--config DIR is missing".to_owned()))?;
+    Ok(Request::Serve(Box::new(options)))
+}
+
+fn shards(count: usize) -> Result<usize, UsageError> {
+    const SHARDS_MAX: usize = 1024;
+    if (1..=SHARDS_MAX).contains(&count) {
+        return Ok(count);
+    }
+    Err(UsageError(format!("--shards {count}: must be 1 to {SHARDS_MAX}")))
+}
+
+fn driver(word: &str) -> Result<DriverChoice, UsageError> {
+    match word {
+        "auto" => Ok(DriverChoice::Auto),
+        "ring" => Ok(DriverChoice::Ring),
+        "epoll" => Ok(DriverChoice::Epoll),
+        other => Err(UsageError(format!("--driver {other}: must be auto, ring or epoll"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse_words(words: &[&str]) -> Result<Request, UsageError> {
+        parse_from(lexopt::Parser::from_args(words.iter()))
+    }
+
+    #[test]
+    fn good_lines_are_taken() {
+        let Ok(Request::Serve(options)) =
+            parse_words(&["--config", "c", "--shards=2", "--driver", "epoll", "--drain-timeout", "5"])
+        else {
+            panic!("a good line");
+        };
+        assert_eq!((options.shards, options.driver), (Some(2), DriverChoice::Epoll));
+        assert_eq!(options.drain_timeout, Duration::from_secs(5));
+    }
+
+    #[test]
+    fn bad_lines_say_what_is_wrong() {
+        for (words, part) in [
+            (&[][..], "--config DIR is missing"),
+            (&["--config"], "config"),
+            (&["--config", "c", "--shards", "0"], "must be 1 to"),
+            (&["--config", "c", "--shards", "many"], "many"),
+            (&["--config", "c", "--driver", "kqueue"], "must be auto, ring or epoll"),
+            (&["--config", "c", "--frobnicate"], "frobnicate"),
+            (&["stray"], "stray"),
+        ] {
+            let error = parse_words(words).expect_err("a bad line");
+            assert!(error.0.contains(part), "{words:?}: {error}");
+        }
+    }
+}

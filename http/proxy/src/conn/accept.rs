@@ -1,0 +1,86 @@
+//! Stop 2: from the listening socket to a task, or a counted refusal.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use core_runtime::mailbox::{LoadBoard, SendError, Sender};
+use core_runtime::net::{Accepted, Listener};
+use core_runtime::sync::Latch;
+use core_runtime::timer;
+
+use super::serve;
+use crate::core::{Command, Core};
+use crate::reason::Reason;
+use crate::snapshot::{StatId, Steering};
+
+/// Pause when the process has run out of descriptors: the connection waits in the kernel's queue meanwhile.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
+/// Connections by which another shard must be ahead before a hand-over is worth it.
+const STEERING_LEAD: u32 = 2;
+
+/// What accepting needs to know of the other shards.
+#[derive(Clone, Debug)]
+pub struct AcceptContext {
+    pub board: LoadBoard,
+    /// By shard number.
+    pub shards: Vec<Sender<Command>>,
+}
+
+/// Accepts until told to stop, then once more what waits in the kernel's queue: those clients have connected.
+pub(crate) async fn serve_listener(core: Rc<Core>, listener: Listener, stat: StatId, context: AcceptContext, stop: Latch) {
+    loop {
+        let accepted = std::future::poll_fn(|cx| {
+            if let std::task::Poll::Ready(accepted) = listener.poll_accept(cx) {
+                return std::task::Poll::Ready(Some(accepted));
+            }
+            stop.poll_wait(cx).map(|()| None)
+        })
+        .await;
+        match accepted {
+            None => return,
+            Some(Ok(accepted)) => place(&core, stat, accepted, &context),
+            Some(Err(_exhausted)) => {
+                core.stats.borrow_mut().connection_refused(stat, Reason::ConnectionLimit);
+                timer::sleep(EXHAUSTED_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Keeps a new connection, or hands it to the shard with the fewest.
+fn place(core: &Rc<Core>, stat: StatId, accepted: Accepted, context: &AcceptContext) {
+    let steering = core.snapshot().listener(stat).map(|listener| listener.steering);
+    let target = match steering {
+        Some(Steering::LeastLoaded) => context.board.least_loaded(core.index, STEERING_LEAD),
+        _ => core.index,
+    };
+    let accepted = match context.shards.get(target) {
+        Some(shard) if target != core.index => match shard.send(Command::Adopt { listener: stat, accepted }) {
+            Ok(()) => return,
+            // The other one is busier than it looked, or gone: keep it.
+            Err(SendError::Full(Command::Adopt { accepted, .. }) | SendError::Closed(Command::Adopt { accepted, .. })) => {
+                accepted
+            }
+            Err(SendError::Full(_) | SendError::Closed(_)) => return,
+        },
+        _ => accepted,
+    };
+    adopt(core, stat, accepted);
+    context.board.publish(core.index, u32::try_from(core.connections()).unwrap_or(u32::MAX));
+}
+
+/// Starts serving a connection on this shard, within the listener's bound.
+pub(crate) fn adopt(core: &Rc<Core>, stat: StatId, accepted: Accepted) {
+    let snapshot = core.snapshot();
+    let Some(config) = snapshot.listener(stat) else { return };
+    let mut stats = core.stats.borrow_mut();
+    let active = stats.listener(stat).map_or(0, |row| row.connections_accepted - row.connections_closed);
+    if active >= u64::try_from(config.connections_max).unwrap_or(u64::MAX) {
+        stats.connection_refused(stat, Reason::ConnectionLimit);
+        return;
+    }
+    stats.connection_accepted(stat, Duration::ZERO);
+    drop(stats);
+    let count = core.connection_opened();
+    core_runtime::spawn(serve(Rc::clone(core), stat, accepted, count));
+}

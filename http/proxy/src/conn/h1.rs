@@ -1,0 +1,202 @@
+//! An HTTP/1 connection: one request after the other, in order.
+//!
+//! ```text
+//!   Idle ──first byte──► Head ──parsed──► exchange ──► Idle   (keep-alive)
+//!     │ idle limit, drain   │ header limit, malformed   └────► Linger ──► closed
+//!     └──► closed           └──► error reply ──► Linger
+//! ```
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use core_runtime::clock;
+use core_runtime::timer::Deadline;
+use http_wire::h1::{HeadLimits, Persistence, RequestMeta};
+use http_wire::head::{BodyLength, RequestHead};
+
+use super::{ConnInfo, Ready, age_limit, current, request_limit};
+use crate::core::{Core, LiveSnapshot};
+use crate::exchange::{self, Next, Request, Timers};
+use crate::reason::Reason;
+use crate::side::{H1Side, Side, SideError};
+use crate::snapshot::ListenerConfig;
+
+/// After the last answer: how long, and how many bytes, to read and drop so that the client gets the answer.
+const LINGER: Duration = Duration::from_secs(2);
+const LINGER_BYTES_MAX: u64 = 256 * 1024;
+
+/// Why the wait for a request ended without one.
+enum NoRequest {
+    /// The client closed, or was told to go while idle.
+    Over(Reason),
+    /// Something is wrong with the head: answer and close.
+    Refuse(Reason),
+}
+
+/// Serves a connection to its end and says why it ended.
+pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready) -> Reason {
+    let info = ready.info;
+    let Some(config) = then.listener(info.listener) else { return Reason::Draining };
+    let mut side = H1Side::new(ready.transport, head_limits(config));
+    if let Some(early) = ready.early {
+        side.unread(early);
+    }
+    let mut side = Side::H1(side);
+    let timers = Timers::default();
+    let wait = Deadline::new();
+    let age_limit = age_limit(core, config, info.opened_at);
+    let requests_max = request_limit(core, config);
+    let mut requests = 0u32;
+    loop {
+        let snapshot = core.snapshot();
+        let Some(config) = current(&snapshot, then, info.listener) else { return Reason::Draining };
+        let first = requests == 0;
+        let mut request = match next_request(core, config, &info, &mut side, &wait, first).await {
+            Ok(request) => request,
+            Err(NoRequest::Over(reason)) => return reason,
+            Err(NoRequest::Refuse(reason)) => return refuse(core, &info, &mut side, &timers, &wait, reason).await,
+        };
+        requests += 1;
+        let is_last = requests_max.is_some_and(|max| requests >= max)
+            || age_limit.is_some_and(|limit| clock::now() >= limit)
+            || core.is_draining();
+        if is_last {
+            request.persistence = Persistence::Close;
+        }
+        drop(snapshot);
+        match exchange::run(core, &info, &mut request, &mut side, &timers).await {
+            Next::KeepAlive => {}
+            Next::Close => {
+                linger(&mut side, &wait).await;
+                return if is_last { Reason::ConnectionAgeMax } else { Reason::Ok };
+            }
+            Next::Abort => {
+                cut(&side);
+                return Reason::ClientClosed;
+            }
+        }
+    }
+}
+
+fn head_limits(config: &ListenerConfig) -> HeadLimits {
+    HeadLimits {
+        request_line_bytes_max: config.http.request_line_bytes_max,
+        head_bytes_max: config.http.header_bytes_max,
+        fields_max: config.http.header_count_max,
+    }
+}
+
+/// Waits for a request: without a buffer for its first byte, then for the whole head.
+async fn next_request(
+    core: &Rc<Core>,
+    config: &ListenerConfig,
+    info: &ConnInfo,
+    side: &mut Side,
+    wait: &Deadline,
+    is_first: bool,
+) -> Result<Request, NoRequest> {
+    let Side::H1(side) = side else { return Err(NoRequest::Over(Reason::Internal)) };
+    side.release_buffers();
+    // A client that connects and says nothing has the head's time; one that has been served has the idle time.
+    wait.set_after(if is_first { config.http.header_timeout } else { config.http.idle_timeout });
+    poll_fn(|cx| {
+        if side.poll_input(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        if wait.poll_expired(cx).is_ready() {
+            return Poll::Ready(Err(NoRequest::Over(Reason::IdleTimeout)));
+        }
+        core.draining.poll_wait(cx).map(|()| Err(NoRequest::Over(Reason::Draining)))
+    })
+    .await?;
+    let began_at = clock::now();
+    wait.set(began_at + config.http.header_timeout);
+    let mut head = RequestHead::default();
+    let meta = poll_fn(|cx| {
+        if let Poll::Ready(result) = side.poll_request_head(cx, info.scheme, &mut head) {
+            return Poll::Ready(result.map_err(head_error));
+        }
+        wait.poll_expired(cx).map(|()| Err(NoRequest::Refuse(Reason::HeaderTimeout)))
+    })
+    .await?
+    .ok_or(NoRequest::Over(Reason::Ok))?;
+    wait.clear();
+    Ok(request_from(head, &meta, began_at))
+}
+
+fn request_from(head: RequestHead, meta: &RequestMeta, began_at: Duration) -> Request {
+    Request {
+        head,
+        body: meta.body,
+        persistence: meta.persistence,
+        te_trailers: meta.te_trailers,
+        began_at,
+        parsed_at: clock::now(),
+    }
+}
+
+fn head_error(error: SideError) -> NoRequest {
+    match error {
+        SideError::RequestHead(error) => NoRequest::Refuse(error.into()),
+        other => NoRequest::Over(crate::fault::downstream(&other)),
+    }
+}
+
+/// Answers a head that is no request, records it, and closes.
+async fn refuse(
+    core: &Rc<Core>,
+    info: &ConnInfo,
+    side: &mut Side,
+    timers: &Timers,
+    wait: &Deadline,
+    reason: Reason,
+) -> Reason {
+    let now = clock::now();
+    let mut request = Request {
+        head: RequestHead::default(),
+        body: BodyLength::Empty,
+        persistence: Persistence::Close,
+        te_trailers: false,
+        began_at: now,
+        parsed_at: now,
+    };
+    match exchange::refuse(core, info, &mut request, side, timers, reason).await {
+        Next::KeepAlive | Next::Close => linger(side, wait).await,
+        Next::Abort => cut(side),
+    }
+    reason
+}
+
+/// Ends our direction and waits a little for the client to end its own (RFC 9112 §9.6).
+async fn linger(side: &mut Side, wait: &Deadline) {
+    let Side::H1(side) = side else { return };
+    wait.set_after(LINGER);
+    let mut left_bytes = LINGER_BYTES_MAX;
+    let mut is_ended = false;
+    poll_fn(|cx| {
+        if !is_ended {
+            match side.poll_end(cx) {
+                Poll::Ready(Ok(())) => is_ended = true,
+                Poll::Ready(Err(_gone)) => return Poll::Ready(()),
+                Poll::Pending => return wait.poll_expired(cx),
+            }
+        }
+        if side.poll_linger(cx, &mut left_bytes).is_ready() {
+            return Poll::Ready(());
+        }
+        wait.poll_expired(cx)
+    })
+    .await;
+}
+
+/// A response was cut: RST, so that a body without a length does not look complete (C25).
+fn cut(side: &Side) {
+    if let Side::H1(side) = side {
+        // When the socket is gone already there is nothing left to cut.
+        match side.transport().tcp().reset_on_close() {
+            Ok(()) | Err(_) => {}
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! An HTTP/2 connection: streams in, one task per exchange, one write per turn.
+//!
+//! The task of the connection polls the h2 crate, starts exchanges and flushes. It also watches what the crate
+//! does not: budgets of cheap frames, idle and age limits that control frames do not refresh (C26), and drain by
+//! two GOAWAYs (C28).
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use core_runtime::clock;
+use core_runtime::timer::Deadline;
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason as H2Reason, RecvStream};
+use http_wire::frame_meter::{Budget, Flood, FrameBudgets, FrameMeter};
+use http_wire::h1::Persistence;
+use http_wire::head::{BodyLength, RequestHead};
+
+use super::{ConnInfo, Ready, age_limit, request_limit};
+use crate::chunk::Chunk;
+use crate::convert;
+use crate::core::{Core, LiveSnapshot};
+use crate::exchange::{self, Next, Request, Timers};
+use crate::h2io::H2Io;
+use crate::reason::Reason;
+use crate::side::{H2Side, Side};
+use crate::snapshot::{H2Config, ListenerConfig};
+
+/// Window of the flood budgets.
+const FLOOD_WINDOW: Duration = Duration::from_secs(10);
+/// CONTINUATION frames in a row (CVE-2024-27316).
+const CONTINUATIONS_MAX: u32 = 16;
+/// Bytes of one stream that wait in the h2 crate for the client's window.
+const SEND_BUFFER_BYTES_MAX: usize = 64 * 1024;
+
+/// What the streams of a connection share with its task.
+struct Shared {
+    info: ConnInfo,
+    streams: Cell<u32>,
+}
+
+/// Serves a connection to its end and says why it ended.
+pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready) -> Reason {
+    let Some(config) = then.listener(ready.info.listener) else { return Reason::Draining };
+    let io = H2Io::new(ready.transport, ready.early, Some(FrameMeter::at_preface(&budgets(&config.http.h2))));
+    let deadline = Deadline::new();
+    deadline.set_after(config.http.header_timeout);
+    let mut handshake = builder(config).handshake::<_, Chunk>(io.clone());
+    let connection = poll_fn(|cx| {
+        if let Poll::Ready(result) = std::pin::Pin::new(&mut handshake).poll(cx) {
+            return Poll::Ready(result.map_err(|_failed| Reason::H2ProtocolError));
+        }
+        match io.poll_drain(cx) {
+            Poll::Ready(Err(_gone)) => return Poll::Ready(Err(Reason::ClientClosed)),
+            Poll::Ready(Ok(())) | Poll::Pending => {}
+        }
+        deadline.poll_expired(cx).map(|()| Err(Reason::HeaderTimeout))
+    })
+    .await;
+    let connection = match connection {
+        Ok(connection) => connection,
+        Err(reason) => return flood_reason(&io).unwrap_or(reason),
+    };
+    let mut driver = Driver {
+        core,
+        shared: Rc::new(Shared { info: ready.info, streams: Cell::new(0) }),
+        io,
+        connection,
+        idle_timeout: config.http.idle_timeout,
+        age_limit: age_limit(core, config, clock::now()),
+        requests_left: request_limit(core, config).unwrap_or(u32::MAX),
+        deadline,
+        idle_since: clock::now(),
+        ending: None,
+        is_abrupt: false,
+    };
+    driver.arm();
+    poll_fn(|cx| driver.poll(cx)).await
+}
+
+fn builder(config: &ListenerConfig) -> Builder {
+    let h2 = &config.http.h2;
+    let header_bytes_max = u32::try_from(config.http.header_bytes_max).unwrap_or(u32::MAX);
+    let mut builder = Builder::new();
+    builder
+        .max_concurrent_streams(h2.streams_max)
+        .initial_window_size(h2.stream_window_bytes)
+        .initial_connection_window_size(h2.connection_window_bytes)
+        .max_frame_size(h2.frame_bytes_max)
+        .max_header_list_size(header_bytes_max)
+        .max_send_buffer_size(SEND_BUFFER_BYTES_MAX)
+        // Our meter counts resets of both directions; the crate's own bounds stay as a second line.
+        .max_concurrent_reset_streams(usize::try_from(h2.resets_max).unwrap_or(usize::MAX))
+        .max_local_error_reset_streams(Some(usize::try_from(h2.resets_max).unwrap_or(usize::MAX)))
+        .max_pending_accept_reset_streams(usize::try_from(h2.resets_max).unwrap_or(usize::MAX));
+    if h2.extended_connect {
+        builder.enable_connect_protocol();
+    }
+    builder
+}
+
+fn budgets(config: &H2Config) -> FrameBudgets {
+    let budget = |frames| Budget::at_most(frames, FLOOD_WINDOW);
+    FrameBudgets {
+        resets: budget(config.resets_max),
+        control_frames: budget(config.control_frames_max),
+        small_data_frames: budget(config.small_data_frames_max),
+        continuations_in_row_max: CONTINUATIONS_MAX,
+    }
+}
+
+fn flood_reason(io: &H2Io) -> Option<Reason> {
+    io.flood().map(|flood| match flood {
+        Flood::Resets => Reason::H2FloodResets,
+        Flood::ControlFrames => Reason::H2FloodControl,
+        Flood::SmallDataFrames => Reason::H2FloodSmallData,
+        Flood::Continuations => Reason::H2FloodContinuation,
+    })
+}
+
+struct Driver<'a> {
+    core: &'a Rc<Core>,
+    shared: Rc<Shared>,
+    io: H2Io,
+    connection: Connection<H2Io, Chunk>,
+    idle_timeout: Duration,
+    age_limit: Option<Duration>,
+    requests_left: u32,
+    deadline: Deadline,
+    idle_since: Duration,
+    /// Why the connection takes no new streams any more.
+    ending: Option<Reason>,
+    is_abrupt: bool,
+}
+
+impl Driver<'_> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
+        let over = self.poll_streams(cx);
+        if !self.is_abrupt && flood_reason(&self.io).is_some() {
+            // GOAWAY says why, then the connection ends whatever is in flight.
+            self.is_abrupt = true;
+            self.connection.abrupt_shutdown(H2Reason::ENHANCE_YOUR_CALM);
+            match self.connection.poll_closed(cx) {
+                Poll::Ready(Ok(()) | Err(_)) | Poll::Pending => {}
+            }
+        }
+        let drained = self.io.poll_drain(cx);
+        if self.is_abrupt {
+            return Poll::Ready(flood_reason(&self.io).unwrap_or(Reason::H2ProtocolError));
+        }
+        if let Poll::Ready(reason) = over {
+            return Poll::Ready(reason);
+        }
+        if matches!(drained, Poll::Ready(Err(_))) {
+            return Poll::Ready(Reason::ClientClosed);
+        }
+        self.poll_limits(cx)
+    }
+
+    /// Takes every request that is there, so that one flush serves them all.
+    fn poll_streams(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
+        loop {
+            match self.connection.poll_accept(cx) {
+                Poll::Ready(Some(Ok((request, respond)))) => self.start(request, respond),
+                Poll::Ready(Some(Err(error))) => {
+                    let reason = if error.is_io() { Reason::ClientClosed } else { Reason::H2ProtocolError };
+                    return Poll::Ready(flood_reason(&self.io).or(self.ending).unwrap_or(reason));
+                }
+                Poll::Ready(None) => return Poll::Ready(self.ending.unwrap_or(Reason::Ok)),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+    }
+
+    fn start(&mut self, request: http::Request<RecvStream>, respond: SendResponse<Chunk>) {
+        self.requests_left = self.requests_left.saturating_sub(1);
+        if self.requests_left == 0 {
+            self.end(Reason::ConnectionAgeMax);
+        }
+        self.shared.streams.set(self.shared.streams.get() + 1);
+        let stream = Stream { core: Rc::clone(self.core), shared: Rc::clone(&self.shared), io: self.io.clone() };
+        core_runtime::spawn(stream.serve(request, respond));
+    }
+
+    /// No new streams: GOAWAY with the highest id first, the real one once the client had time to see it.
+    fn end(&mut self, reason: Reason) {
+        if self.ending.is_none() {
+            self.ending = Some(reason);
+            self.connection.graceful_shutdown();
+        }
+    }
+
+    fn poll_limits(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
+        if self.ending.is_none() && self.core.draining.poll_wait(cx).is_ready() {
+            self.end(Reason::Draining);
+            cx.waker().wake_by_ref();
+        }
+        while self.deadline.poll_expired(cx).is_ready() {
+            let now = clock::now();
+            if self.shared.streams.get() > 0 {
+                self.idle_since = now;
+            }
+            if self.ending.is_none() && self.age_limit.is_some_and(|limit| now >= limit) {
+                self.end(Reason::ConnectionAgeMax);
+                cx.waker().wake_by_ref();
+            }
+            if now.saturating_sub(self.idle_since) >= self.idle_timeout {
+                if self.ending.is_some() {
+                    return Poll::Ready(Reason::IdleTimeout);
+                }
+                self.end(Reason::IdleTimeout);
+                // The GOAWAY gets one more turn of the timer to be answered by a close.
+                self.idle_since = now;
+                cx.waker().wake_by_ref();
+            }
+            self.arm();
+        }
+        Poll::Pending
+    }
+
+    /// Looks at the limits again a few times within the idle time; streams need no timer of their own for it.
+    fn arm(&self) {
+        let next = clock::now() + (self.idle_timeout / 4).max(Duration::from_millis(20));
+        self.deadline.set(self.age_limit.filter(|_| self.ending.is_none()).map_or(next, |limit| next.min(limit)));
+    }
+}
+
+/// One request of a connection.
+struct Stream {
+    core: Rc<Core>,
+    shared: Rc<Shared>,
+    io: H2Io,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.shared.streams.set(self.shared.streams.get() - 1);
+    }
+}
+
+impl Stream {
+    async fn serve(self, request: http::Request<RecvStream>, respond: SendResponse<Chunk>) {
+        let began_at = clock::now();
+        let (parts, receive) = request.into_parts();
+        let protocol = parts.extensions.get::<h2::ext::Protocol>().map(h2::ext::Protocol::as_str);
+        let mut head = RequestHead::default();
+        let scheme = self.shared.info.scheme;
+        let meta = convert::request_from_h2(&parts, protocol, receive.is_end_stream(), scheme, &mut head);
+        let mut side = Side::H2(H2Side::downstream(receive, respond));
+        let mut request = Request {
+            head,
+            body: meta.as_ref().map_or(BodyLength::Empty, |meta| meta.body),
+            persistence: Persistence::KeepAlive,
+            te_trailers: meta.as_ref().is_ok_and(|meta| meta.te_trailers),
+            began_at,
+            parsed_at: clock::now(),
+        };
+        drop(parts);
+        let timers = Timers::default();
+        let (core, info) = (&self.core, &self.shared.info);
+        let next = match meta {
+            Ok(_) => exchange::run(core, info, &mut request, &mut side, &timers).await,
+            Err(reason) => exchange::refuse(core, info, &mut request, &mut side, &timers, reason).await,
+        };
+        if next == Next::Abort {
+            self.io.note_reset_sent();
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Stop 3: a client connection from accept to its end: PROXY protocol, TLS, and which HTTP it speaks.
+//!
+//! ```text
+//!   accept ─► limits ─► PROXY header? ─► address rules ─► TLS? ─► ALPN or preface ─► h1 | h2
+//! ```
+//! Every refusal is counted by its reason, and every wait has a limit.
+
+mod accept;
+mod h1;
+mod h2;
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use core_runtime::buf::Buf;
+use core_runtime::clock;
+use core_runtime::net::{Accepted, TcpStream};
+use core_runtime::timer::Deadline;
+use http_gateway::acl::Access;
+use http_gateway::client_limit::{ConnectionAdmission, ConnectionTicket, LimitScope};
+use http_wire::head::{Scheme, Version};
+use http_wire::proxy_protocol::{self, Header};
+use tls::{Handshake, PeerCertificate, Session};
+
+use crate::core::{ConnectionCount, Core, LiveSnapshot};
+use crate::reason::Reason;
+use crate::record as stats;
+use crate::snapshot::{ListenerConfig, ProxyProtocolConfig, StatId};
+use crate::transport::Transport;
+
+pub use self::accept::AcceptContext;
+pub(crate) use self::accept::{adopt, serve_listener};
+
+/// What is known of a connection for as long as it lives.
+#[derive(Debug)]
+pub(crate) struct ConnInfo {
+    pub(crate) listener: StatId,
+    /// The client's end: of the socket, or of what the PROXY header said.
+    pub(crate) peer: SocketAddr,
+    pub(crate) local: SocketAddr,
+    pub(crate) scheme: Scheme,
+    pub(crate) tls: Option<TlsInfo>,
+    /// The value of `x-forwarded-client-cert`, when the client showed a certificate.
+    pub(crate) client_cert: Option<String>,
+    pub(crate) opened_at: Duration,
+}
+
+/// What the handshake agreed on.
+#[derive(Debug)]
+pub(crate) struct TlsInfo {
+    pub(crate) server_name: Option<String>,
+    pub(crate) version: &'static str,
+    pub(crate) cipher: &'static str,
+}
+
+/// A connection that speaks HTTP, with the bytes that were read to find that out.
+struct Ready {
+    transport: Transport,
+    early: Option<Buf>,
+    info: ConnInfo,
+    protocol: Protocol,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    H1,
+    H2,
+}
+
+/// RFC 9113 §3.4.
+const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Serves one accepted connection to its end.
+pub(crate) async fn serve(core: Rc<Core>, listener: StatId, accepted: Accepted, _count: ConnectionCount) {
+    let snapshot = core.snapshot();
+    let reason = match snapshot.listener(listener) {
+        Some(config) => serve_with(&core, &snapshot, config, accepted).await,
+        None => Some(Reason::Draining),
+    };
+    core.stats.borrow_mut().connection_closed(listener, reason);
+}
+
+/// `None` when the reason has been counted already, or nothing was wrong.
+async fn serve_with(
+    core: &Rc<Core>,
+    snapshot: &Rc<LiveSnapshot>,
+    config: &ListenerConfig,
+    accepted: Accepted,
+) -> Option<Reason> {
+    let opened_at = clock::now();
+    let ready = match begin(core, config, accepted, opened_at).await {
+        Ok(ready) => ready,
+        Err(reason @ (Reason::TlsHandshakeFailed | Reason::TlsHandshakeTimeout)) => {
+            core.stats.borrow_mut().handshake(config.stat, stats::Handshake::Failed(reason));
+            return None;
+        }
+        Err(reason) => return Some(reason),
+    };
+    let ticket = match admit(core, config, &ready.info) {
+        Ok(ticket) => ticket,
+        Err(reason) => return Some(reason),
+    };
+    let version = match ready.protocol {
+        Protocol::H1 => Version::Http11,
+        Protocol::H2 => Version::Http2,
+    };
+    core.stats.borrow_mut().protocol_known(config.stat, version);
+    let reason = match ready.protocol {
+        Protocol::H1 => h1::serve(core, snapshot, ready).await,
+        Protocol::H2 => h2::serve(core, snapshot, ready).await,
+    };
+    if let Some(ticket) = ticket {
+        core.limiter.borrow_mut().connection_closed(ticket);
+    }
+    (reason != Reason::Ok).then_some(reason)
+}
+
+/// Address rules and the client's share of connections.
+fn admit(core: &Core, config: &ListenerConfig, info: &ConnInfo) -> Result<Option<ConnectionTicket>, Reason> {
+    if config.access.check(info.peer.ip()) == Access::Denied {
+        return Err(Reason::AddressDenied);
+    }
+    let Some(limit) = &config.http.client_limit else { return Ok(None) };
+    let scope = LimitScope::listener(config.stat.0);
+    match core.limiter.borrow_mut().connection_opened(scope, limit, info.peer.ip(), clock::now()) {
+        ConnectionAdmission::Admitted(ticket) => Ok(Some(ticket)),
+        ConnectionAdmission::Exceeded => Err(Reason::ClientConnectionsExceeded),
+    }
+}
+
+async fn begin(
+    core: &Rc<Core>,
+    config: &ListenerConfig,
+    accepted: Accepted,
+    opened_at: Duration,
+) -> Result<Ready, Reason> {
+    let socket_peer = accepted.peer;
+    let tcp = TcpStream::from_fd(accepted.fd).map_err(|_out_of_resources| Reason::Internal)?;
+    let socket_local = tcp.local_addr().map_err(|_gone| Reason::ClientClosed)?;
+    let mut info = ConnInfo {
+        listener: config.stat,
+        peer: socket_peer,
+        local: socket_local,
+        scheme: Scheme::Http,
+        tls: None,
+        client_cert: None,
+        opened_at,
+    };
+    let mut early = None;
+    if let Some(rules) = &config.proxy_protocol {
+        let (header, rest) = read_proxy_header(&tcp, rules, socket_peer, opened_at).await?;
+        if let Header::Proxied { source, destination } = header {
+            (info.peer, info.local) = (source, destination);
+        }
+        early = rest;
+    }
+    let Some(context) = &config.tls else {
+        let transport = Transport::Plain(tcp);
+        return begin_plain(config, transport, early, info, opened_at).await;
+    };
+    let mut transport = Transport::tls(tcp, Session::server(context));
+    if let Some(bytes) = early {
+        transport.feed_early(bytes).map_err(|_failed| Reason::TlsHandshakeFailed)?;
+    }
+    handshake(&mut transport, config.http.handshake_timeout, opened_at).await?;
+    let protocol = note_session(core, config, &transport, &mut info);
+    Ok(Ready { transport, early: None, info, protocol })
+}
+
+/// Plaintext: the first bytes tell h1 from h2 with prior knowledge (RFC 9113 §3.3).
+async fn begin_plain(
+    config: &ListenerConfig,
+    mut transport: Transport,
+    mut early: Option<Buf>,
+    info: ConnInfo,
+    opened_at: Duration,
+) -> Result<Ready, Reason> {
+    let deadline = Deadline::new();
+    deadline.set(opened_at + config.http.header_timeout);
+    let protocol = poll_fn(|cx| {
+        if let Poll::Ready(result) = poll_preface(&mut transport, &mut early, cx) {
+            return Poll::Ready(result.map_err(|_gone| Reason::ClientClosed));
+        }
+        deadline.poll_expired(cx).map(|()| Err(Reason::HeaderTimeout))
+    })
+    .await?;
+    Ok(Ready { transport, early, info, protocol })
+}
+
+fn poll_preface(transport: &mut Transport, early: &mut Option<Buf>, cx: &mut Context<'_>) -> Poll<io::Result<Protocol>> {
+    loop {
+        let seen = early.as_ref().map_or(&[][..], Buf::filled);
+        let shared = seen.len().min(H2_PREFACE.len());
+        if seen.get(..shared) != H2_PREFACE.get(..shared) {
+            return Poll::Ready(Ok(Protocol::H1));
+        }
+        if shared == H2_PREFACE.len() {
+            return Poll::Ready(Ok(Protocol::H2));
+        }
+        ready!(transport.poll_readable(cx));
+        let buf = match early {
+            Some(buf) => buf,
+            None => early.insert(Buf::try_take().ok_or(io::ErrorKind::OutOfMemory)?),
+        };
+        let got = transport.poll_read(cx, buf);
+        if early.as_ref().is_some_and(Buf::is_empty) {
+            *early = None;
+        }
+        if ready!(got)? == 0 {
+            return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+        }
+    }
+}
+
+/// Reads the PROXY header that a trusted peer must send first (C47); gives back what came behind it.
+async fn read_proxy_header(
+    tcp: &TcpStream,
+    rules: &ProxyProtocolConfig,
+    peer: SocketAddr,
+    opened_at: Duration,
+) -> Result<(Header, Option<Buf>), Reason> {
+    if !rules.trusted.contains(peer.ip()) {
+        return Err(Reason::ProxyProtocolUntrusted);
+    }
+    let deadline = Deadline::new();
+    deadline.set(opened_at + rules.header_timeout);
+    let mut buf: Option<Buf> = None;
+    poll_fn(|cx| {
+        loop {
+            if let Some(bytes) = &mut buf
+                && let Some((len, header)) =
+                    proxy_protocol::parse(bytes.filled()).map_err(|_malformed| Reason::ProxyProtocolBad)?
+            {
+                bytes.consume(len);
+                let rest = buf.take().filter(|rest| !rest.is_empty());
+                return Poll::Ready(Ok((header, rest)));
+            }
+            if tcp.poll_readable(cx).is_pending() {
+                return deadline.poll_expired(cx).map(|()| Err(Reason::ProxyProtocolTimeout));
+            }
+            let into = match &mut buf {
+                Some(bytes) => bytes,
+                None => buf.insert(Buf::try_take().ok_or(Reason::Internal)?),
+            };
+            // The longest header is smaller than a buffer, so a full one without a header is no header.
+            if into.spare_len() == 0 {
+                return Poll::Ready(Err(Reason::ProxyProtocolBad));
+            }
+            match tcp.try_read_buf(into) {
+                Ok(0) => return Poll::Ready(Err(Reason::ProxyProtocolBad)),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_gone) => return Poll::Ready(Err(Reason::ClientClosed)),
+            }
+        }
+    })
+    .await
+}
+
+async fn handshake(transport: &mut Transport, timeout: Duration, opened_at: Duration) -> Result<(), Reason> {
+    let deadline = Deadline::new();
+    deadline.set(opened_at + timeout);
+    poll_fn(|cx| {
+        if let Poll::Ready(result) = transport.poll_handshake(cx) {
+            return Poll::Ready(result.map_err(|_failed| Reason::TlsHandshakeFailed));
+        }
+        deadline.poll_expired(cx).map(|()| Err(Reason::TlsHandshakeTimeout))
+    })
+    .await
+}
+
+/// Records how the handshake went and keeps what later stops want to know of it.
+fn note_session(core: &Core, config: &ListenerConfig, transport: &Transport, info: &mut ConnInfo) -> Protocol {
+    info.scheme = Scheme::Https;
+    let Some(session) = transport.session() else { return Protocol::H1 };
+    let took = clock::now().saturating_sub(info.opened_at);
+    let handshake = match session.handshake() {
+        Some(Handshake::Resumed) => stats::Handshake::Resumed(took),
+        Some(Handshake::Full | Handshake::FullWithRetry) | None => stats::Handshake::Full(took),
+    };
+    core.stats.borrow_mut().handshake(config.stat, handshake);
+    info.tls = Some(TlsInfo {
+        server_name: session.server_name().map(str::to_owned),
+        version: session.version().unwrap_or(""),
+        cipher: session.cipher().unwrap_or(""),
+    });
+    if config.http.client_cert_field == crate::snapshot::ClientCertField::Replace {
+        info.client_cert = session.peer_certificate().map(|certificate| xfcc(&certificate));
+    }
+    if session.alpn() == Some(b"h2") { Protocol::H2 } else { Protocol::H1 }
+}
+
+/// `x-forwarded-client-cert`: who the client proved to be, in the form that Envoy made common.
+fn xfcc(certificate: &PeerCertificate<'_>) -> String {
+    let mut value = format!("Hash={}", certificate.fingerprint());
+    let subject = certificate.subject.replace('\\', "\\\\").replace('"', "\\\"");
+    value.push_str(&format!(";Subject=\"{subject}\""));
+    certificate.uris.iter().for_each(|uri| value.push_str(&format!(";URI={uri}")));
+    certificate.dns_names.iter().for_each(|name| value.push_str(&format!(";DNS={name}")));
+    value
+}
+
+/// When a connection has to end for its age: the configured limit, shortened by each connection's own share of the
+/// jitter, so that connections that began together do not end together.
+pub(crate) fn age_limit(core: &Core, config: &ListenerConfig, opened_at: Duration) -> Option<Duration> {
+    let limit = config.http.connection_age_max?;
+    Some(opened_at + limit.mul_f32(1.0 - jitter(core, config)))
+}
+
+/// The number of requests after which a connection has to end.
+pub(crate) fn request_limit(core: &Core, config: &ListenerConfig) -> Option<u32> {
+    let limit = u64::from(config.http.requests_max?);
+    let spread = Duration::from_secs(limit).mul_f32(config.http.age_jitter.clamp(0.0, 1.0)).as_secs();
+    let own = limit - if spread == 0 { 0 } else { core.random() % (spread + 1) };
+    Some(u32::try_from(own.max(1)).unwrap_or(u32::MAX))
+}
+
+fn jitter(core: &Core, config: &ListenerConfig) -> f32 {
+    let thousandths = u16::try_from(core.random() % 1000).unwrap_or(0);
+    config.http.age_jitter.clamp(0.0, 1.0) * f32::from(thousandths) / 1000.0
+}
+
+/// The configuration of a connection's listener as it is now; the one from its beginning when it has gone.
+pub(crate) fn current<'s>(
+    now: &'s Rc<LiveSnapshot>,
+    then: &'s Rc<LiveSnapshot>,
+    listener: StatId,
+) -> Option<&'s ListenerConfig> {
+    now.listener(listener).or_else(|| then.listener(listener))
+}

@@ -1,0 +1,197 @@
+//! Everything that one core owns: its snapshot, clusters, counters, limits, random numbers and log queue.
+//!
+//! One value per shard, passed as `Rc`. Nothing in it is shared with another core; what comes from outside comes
+//! through the mailbox as a [`Command`] and is applied here between two turns.
+
+use std::cell::{Cell, RefCell};
+use std::num::NonZeroU32;
+use std::rc::Rc;
+
+use core_runtime::mailbox::{SendError, Sender};
+use core_runtime::net::{Accepted, ListeningSocket};
+use core_runtime::sync::Latch;
+use http_gateway::client_limit::ClientLimiter;
+
+use crate::balance::Rng;
+use crate::pool::Clusters;
+use crate::log::AccessLog;
+use crate::record::{CoreStats, TableSizes};
+use crate::snapshot::{ListenerConfig, Snapshot, StatId};
+
+/// What a core is told from outside.
+#[derive(Debug)]
+pub enum Command {
+    /// A new configuration, whole, and the sizes of the counter tables that it needs.
+    Apply(Box<Snapshot>, TableSizes),
+    /// Addresses of a DNS name of a cluster, by cluster and target name.
+    Resolved(crate::pool::Resolved),
+    /// One more listening socket for a listener.
+    Listen { listener: StatId, socket: ListeningSocket },
+    /// A listener has gone from the configuration.
+    Unlisten { listener: StatId },
+    /// A connection that another core's listener took.
+    Adopt { listener: StatId, accepted: Accepted },
+    /// Stop accepting, finish what is there.
+    Drain,
+}
+
+/// Clients whose limits one core remembers.
+const LIMITED_CLIENTS_MAX: NonZeroU32 = NonZeroU32::new(65_536).expect("not zero");
+
+/// One core's state.
+#[derive(Debug)]
+pub struct Core {
+    pub(crate) index: usize,
+    snapshot: RefCell<Rc<LiveSnapshot>>,
+    pub(crate) clusters: Clusters,
+    pub(crate) stats: RefCell<CoreStats>,
+    pub(crate) limiter: RefCell<ClientLimiter>,
+    rng: RefCell<Rng>,
+    /// Set once, when the core begins to drain.
+    pub(crate) draining: Latch,
+    pub(crate) log: AccessLog,
+    connections: Cell<usize>,
+    /// Where old snapshots go to be freed by the thread that made them.
+    graveyard: Sender<Box<Snapshot>>,
+    /// Reused for values that are built and copied at once.
+    pub(crate) scratch: RefCell<Vec<u8>>,
+}
+
+impl Core {
+    /// A core that serves `snapshot`. `seed` is fresh randomness of this core.
+    pub fn new(
+        index: usize,
+        snapshot: Box<Snapshot>,
+        sizes: TableSizes,
+        seed: [u64; 7],
+        log: AccessLog,
+        graveyard: Sender<Box<Snapshot>>,
+    ) -> Rc<Self> {
+        let [rng_seed, limiter_seed @ ..] = seed;
+        let mut stats = CoreStats::default();
+        stats.grow(sizes);
+        Rc::new(Self {
+            index,
+            snapshot: RefCell::new(Rc::new(LiveSnapshot::new(snapshot, &graveyard))),
+            clusters: Clusters::default(),
+            stats: RefCell::new(stats),
+            limiter: RefCell::new(ClientLimiter::new(LIMITED_CLIENTS_MAX, limiter_seed)),
+            rng: RefCell::new(Rng::new(rng_seed)),
+            draining: Latch::new(),
+            log,
+            connections: Cell::new(0),
+            graveyard,
+            scratch: RefCell::default(),
+        })
+    }
+
+    /// The configuration of new requests.
+    pub(crate) fn snapshot(&self) -> Rc<LiveSnapshot> {
+        Rc::clone(&self.snapshot.borrow())
+    }
+
+    /// Takes over a new configuration: one pointer. Clusters find their old connections when they are first used.
+    pub fn apply(&self, snapshot: Box<Snapshot>) {
+        let new = Rc::new(LiveSnapshot::new(snapshot, &self.graveyard));
+        self.clusters.forget_missing(&new);
+        self.stats.borrow_mut().counters.snapshots_applied += 1;
+        drop(self.snapshot.replace(new));
+    }
+
+    pub(crate) fn random(&self) -> u64 {
+        self.rng.borrow_mut().draw()
+    }
+
+    /// Whether new work should be turned away gently.
+    pub fn is_draining(&self) -> bool {
+        self.draining.is_set()
+    }
+
+    /// Begins to drain.
+    pub fn drain(&self) {
+        self.draining.set();
+    }
+
+    /// Brings the gauges of the statistics up to date.
+    pub(crate) fn note_gauges(&self) {
+        let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
+        let (mut open, mut in_flight) = (0, 0);
+        self.clusters.for_each_endpoint(|_, endpoint| {
+            let (h1, h2) = endpoint.connections();
+            open += wide(h1 + h2);
+            in_flight += u64::from(endpoint.in_flight());
+        });
+        let limiter = self.limiter.borrow();
+        let (written, dropped) = self.log.counts();
+        let mut stats = self.stats.borrow_mut();
+        stats.gauges.connections = wide(self.connections());
+        stats.gauges.requests = in_flight;
+        stats.gauges.upstream_connections = open;
+        stats.gauges.buffers_in_use = wide(core_runtime::buf::usage().0);
+        stats.gauges.clients = wide(limiter.clients());
+        stats.counters.log_rows_written = written;
+        stats.counters.log_rows_dropped = dropped;
+        stats.counters.clients_evicted_early = limiter.counts().evicted_early;
+        stats.counters.clients_untracked = limiter.counts().untracked;
+    }
+
+    /// Connections that are open now.
+    pub fn connections(&self) -> usize {
+        self.connections.get()
+    }
+
+    pub(crate) fn connection_opened(self: &Rc<Self>) -> ConnectionCount {
+        self.connections.set(self.connections.get() + 1);
+        ConnectionCount(Rc::clone(self))
+    }
+}
+
+/// A snapshot in use. The last holder sends it back to the thread that made it: freeing a large one here would
+/// be a long turn.
+#[derive(Debug)]
+pub(crate) struct LiveSnapshot {
+    /// `None` only while dropping.
+    snapshot: Option<Box<Snapshot>>,
+    graveyard: Sender<Box<Snapshot>>,
+}
+
+impl LiveSnapshot {
+    fn new(snapshot: Box<Snapshot>, graveyard: &Sender<Box<Snapshot>>) -> Self {
+        Self { snapshot: Some(snapshot), graveyard: graveyard.clone() }
+    }
+}
+
+impl std::ops::Deref for LiveSnapshot {
+    type Target = Snapshot;
+
+    fn deref(&self) -> &Snapshot {
+        self.snapshot.as_deref().expect("taken only by drop")
+    }
+}
+
+impl Drop for LiveSnapshot {
+    fn drop(&mut self) {
+        if let Some(snapshot) = self.snapshot.take() {
+            // A full queue or an ended thread means that it is freed here after all.
+            match self.graveyard.send(snapshot) {
+                Ok(()) | Err(SendError::Full(_) | SendError::Closed(_)) => {}
+            }
+        }
+    }
+}
+
+/// Counts one connection for as long as it lives.
+pub(crate) struct ConnectionCount(Rc<Core>);
+
+impl Drop for ConnectionCount {
+    fn drop(&mut self) {
+        self.0.connections.set(self.0.connections.get() - 1);
+    }
+}
+
+impl Snapshot {
+    /// A listener by the identity that stays the same over snapshots.
+    pub(crate) fn listener(&self, stat: StatId) -> Option<&ListenerConfig> {
+        self.listeners.iter().find(|listener| listener.stat == stat)
+    }
+}

@@ -1,0 +1,423 @@
+//! Stop 6: one request and its response, retries included. THE list of stops 7 to 12 is [`Exchange::stops`].
+//!
+//! The connection hands over a request head and its side; what comes back says what the connection may do next.
+//! Everything in between (who is calling, route, policies, attempts, the reply to an error) is decided here.
+
+mod attempt;
+mod log_row;
+mod prepare;
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use core_runtime::clock;
+use core_runtime::timer::Deadline;
+use http_gateway::chain::{self, Policies, Subject, Verdict};
+use http_gateway::client_addr::ClientAddr;
+use http_gateway::client_limit::LimitScope;
+use http_wire::fields::FieldId;
+use http_wire::grpc;
+use http_wire::h1::{Persistence, ResponseFraming};
+use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Version};
+
+use crate::conn::ConnInfo;
+use crate::core::{Core, LiveSnapshot};
+use crate::pool::Cluster;
+use crate::reason::Reason;
+use crate::record::{Outcome, Stage};
+use crate::reply::{self, Pages, Reply};
+use crate::route::RouteIndex;
+use crate::side::{BodyEvent, Side, SideError};
+use crate::snapshot::{Action, ErrorPage, ListenerConfig, Route};
+
+/// A request as its connection received it.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) head: RequestHead,
+    pub(crate) body: BodyLength,
+    /// What the client wants of its connection afterwards.
+    pub(crate) persistence: Persistence,
+    pub(crate) te_trailers: bool,
+    /// When the first byte of the head was seen, and when the last.
+    pub(crate) began_at: Duration,
+    pub(crate) parsed_at: Duration,
+}
+
+/// Deadlines that a connection keeps and each of its exchanges moves.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    pub(crate) response: Deadline,
+    pub(crate) idle: Deadline,
+}
+
+/// What the connection may do after an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Read the next request.
+    KeepAlive,
+    /// Close, after the answer has left; unread request bytes are read and dropped for a while.
+    Close,
+    /// The response was cut: whatever is done, it must not look complete.
+    Abort,
+}
+
+/// Why the list of stops ended early.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// The proxy answers.
+    Reply(Box<Reply>),
+    /// Nothing can be answered any more.
+    Cut(Reason),
+}
+
+impl Stop {
+    pub(crate) fn reply(reason: Reason) -> Self {
+        Self::Reply(Box::new(Reply::refusal(reason)))
+    }
+}
+
+impl From<http_wire::fields::FieldError> for Stop {
+    fn from(_: http_wire::fields::FieldError) -> Self {
+        Self::reply(Reason::HeadNotWritable)
+    }
+}
+
+/// One exchange on its way.
+pub(crate) struct Exchange<'a> {
+    core: &'a Rc<Core>,
+    conn: &'a ConnInfo,
+    request: &'a mut Request,
+    downstream: &'a mut Side,
+    timers: &'a Timers,
+    response: ResponseHead,
+    request_id: RequestId,
+    client: Option<ClientAddr>,
+    outcome: Outcome,
+    /// Where the request was routed, for the reply to an error.
+    routed: Option<RouteIndex>,
+    head_sent: bool,
+    /// The last attempt's target, for the log.
+    target: Option<(Rc<Cluster>, SocketAddr)>,
+    /// What the client asked for, where a rewrite has changed the head.
+    asked: Option<Box<Asked>>,
+}
+
+/// The part of a request head that a route may rewrite.
+#[derive(Debug)]
+struct Asked {
+    host: Vec<u8>,
+    path: Vec<u8>,
+}
+
+/// 32 hexadecimal digits, or what a trusted client sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestId {
+    bytes: [u8; Self::BYTES_MAX],
+    len: usize,
+}
+
+impl RequestId {
+    pub(crate) const BYTES_MAX: usize = 64;
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+
+    fn given(value: &[u8]) -> Option<Self> {
+        let fits = (1..=Self::BYTES_MAX).contains(&value.len());
+        let is_plain = value.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+        if !fits || !is_plain {
+            return None;
+        }
+        let mut bytes = [0; Self::BYTES_MAX];
+        bytes.get_mut(..value.len())?.copy_from_slice(value);
+        Some(Self { bytes, len: value.len() })
+    }
+
+    fn random(high: u64, low: u64) -> Self {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut bytes = [0; Self::BYTES_MAX];
+        let number = (u128::from(high) << 64) | u128::from(low);
+        for (at, byte) in bytes.iter_mut().take(32).enumerate() {
+            let digit = usize::try_from((number >> (124 - at * 4)) & 0xf).unwrap_or(0);
+            *byte = DIGITS[digit];
+        }
+        Self { bytes, len: 32 }
+    }
+}
+
+/// Runs one exchange to its end and records it.
+pub(crate) async fn run(
+    core: &Rc<Core>,
+    conn: &ConnInfo,
+    request: &mut Request,
+    downstream: &mut Side,
+    timers: &Timers,
+) -> Next {
+    let snapshot = core.snapshot();
+    let mut exchange = Exchange::begin(core, conn, request, downstream, timers);
+    let listener = snapshot.listener(conn.listener);
+    let result = match listener {
+        Some(listener) => exchange.stops(&snapshot, listener).await,
+        // The listener has gone from the config; its connections are told to end.
+        None => Err(Stop::reply(Reason::Draining)),
+    };
+    let next = match result {
+        Ok(next) => next,
+        Err(stop) => exchange.stop(stop, listener).await,
+    };
+    exchange.record(listener);
+    next
+}
+
+/// Answers what is no request that could be routed, and records it.
+pub(crate) async fn refuse(
+    core: &Rc<Core>,
+    conn: &ConnInfo,
+    request: &mut Request,
+    downstream: &mut Side,
+    timers: &Timers,
+    reason: Reason,
+) -> Next {
+    let snapshot = core.snapshot();
+    let listener = snapshot.listener(conn.listener);
+    let mut exchange = Exchange::begin(core, conn, request, downstream, timers);
+    let next = exchange.stop(Stop::reply(reason), listener).await;
+    exchange.record(listener);
+    next
+}
+
+impl<'a> Exchange<'a> {
+    fn begin(
+        core: &'a Rc<Core>,
+        conn: &'a ConnInfo,
+        request: &'a mut Request,
+        downstream: &'a mut Side,
+        timers: &'a Timers,
+    ) -> Self {
+        let outcome = Outcome {
+            listener: conn.listener,
+            method: request.head.method,
+            protocol: request.head.version,
+            ..Outcome::default()
+        };
+        Self {
+            request_id: RequestId::random(core.random(), core.random()),
+            core,
+            conn,
+            request,
+            downstream,
+            timers,
+            response: ResponseHead::default(),
+            client: None,
+            outcome,
+            routed: None,
+            head_sent: false,
+            target: None,
+            asked: None,
+        }
+    }
+
+    /// The request path, in order.
+    async fn stops(&mut self, snapshot: &Rc<LiveSnapshot>, listener: &ListenerConfig) -> Result<Next, Stop> {
+        self.identify(listener)?;
+        self.normalise_path(listener)?;
+        //  7  route: this core's snapshot, host → path → matches
+        let routes = &listener.routes;
+        let Some(found) = routes.find(&self.request.head, self.request.head.authority(), self.request.head.path())
+        else {
+            let known = routes.serves_host(self.request.head.authority());
+            return Err(Stop::reply(if known { Reason::NoRoute } else { Reason::NoVirtualHost }));
+        };
+        self.routed = Some(found.index);
+        self.outcome.route = Some(found.route.stat);
+        //  8  gateway: the policies of the listener, then of the route
+        self.admit(listener, found.route)?;
+        match &found.route.action {
+            Action::Redirect(redirect) => Err(self.redirect(redirect, found.matched_bytes, listener)?),
+            Action::Direct(direct) => Err(Stop::Reply(Box::new(Reply {
+                status: direct.status,
+                content_type: Some(direct.content_type.clone()),
+                body: direct.body.clone(),
+                ..Reply::default()
+            }))),
+            //  9 to 11  balance, pool, relay: once per attempt
+            Action::Forward(forward) => {
+                self.prepare_request(listener, found.route, forward, found.matched_bytes)?;
+                self.forward(snapshot, listener, found.route, forward).await
+            }
+        }
+    }
+
+    fn admit(&mut self, listener: &ListenerConfig, route: &Route) -> Result<(), Stop> {
+        let of_listener = Policies {
+            client_limit: listener.http.client_limit.as_ref().map(|l| (LimitScope::listener(listener.stat.0), l)),
+            ..Policies::default()
+        };
+        let of_route = Policies {
+            access: route.access.as_ref(),
+            client_limit: route.client_limit.as_ref().map(|l| (LimitScope::route(route.stat.0), l)),
+            body_bytes_max: route.body_bytes_max,
+            cors: route.cors.as_ref(),
+        };
+        let subject = Subject {
+            client: self.client_ip(),
+            head: &self.request.head,
+            body: self.request.body,
+            now: clock::now(),
+        };
+        let mut limiter = self.core.limiter.borrow_mut();
+        for policies in [of_listener, of_route] {
+            let mut reply = Reply::default();
+            if let Verdict::Reply(refusal) = chain::evaluate(&policies, &subject, &mut limiter, &mut reply.fields)? {
+                reply.status = refusal.status;
+                reply.reason = refusal.cause.into();
+                return Err(Stop::Reply(Box::new(reply)));
+            }
+        }
+        self.outcome.stages.set(Stage::Gateway, clock::now().saturating_sub(self.request.parsed_at));
+        Ok(())
+    }
+
+    pub(crate) fn client_ip(&self) -> std::net::IpAddr {
+        self.client.as_ref().map_or(self.conn.peer.ip(), |client| client.address)
+    }
+
+    /// Ends an exchange that the list of stops did not carry through.
+    async fn stop(&mut self, stop: Stop, listener: Option<&ListenerConfig>) -> Next {
+        match stop {
+            Stop::Reply(mut reply) if !self.head_sent => {
+                self.outcome.reason = reply.reason;
+                match self.send_reply(&mut reply, listener).await {
+                    Ok(next) => next,
+                    Err(error) => {
+                        self.outcome.reason = crate::fault::downstream(&error);
+                        self.abort()
+                    }
+                }
+            }
+            Stop::Reply(reply) => {
+                self.outcome.reason = reply.reason;
+                self.abort()
+            }
+            Stop::Cut(reason) => {
+                self.outcome.reason = reason;
+                self.abort()
+            }
+        }
+    }
+
+    /// Makes sure that what was sent of the response does not pass for all of it (C25).
+    fn abort(&mut self) -> Next {
+        if let Side::H2(side) = self.downstream {
+            let client_left = matches!(self.outcome.reason, Reason::ClientReset | Reason::ClientClosed);
+            side.reset(if client_left { h2::Reason::CANCEL } else { h2::Reason::INTERNAL_ERROR });
+        }
+        Next::Abort
+    }
+
+    async fn send_reply(&mut self, reply: &mut Reply, listener: Option<&ListenerConfig>) -> Result<Next, SideError> {
+        let route = listener.and_then(|listener| listener.routes.route(self.routed?));
+        let none: &[ErrorPage] = &[];
+        let pages: Pages<'_> = [
+            route.map_or(none, |route| &route.error_pages),
+            listener.map_or(none, |listener| &listener.http.error_pages),
+        ];
+        let request_id = self.request_id;
+        reply::dress(reply, &self.request.head, request_id.as_bytes(), &pages, &mut self.response)
+            .map_err(|_unfit| SideError::NotWritable)?;
+        if let Some(route) = route {
+            self.finish_response_fields(route).map_err(|_unfit| SideError::NotWritable)?;
+        } else {
+            let set = self.response.fields.set(FieldId::XRequestId, request_id.as_bytes());
+            set.map_err(|_unfit| SideError::NotWritable)?;
+        }
+        let mut date = None;
+        if !self.response.fields.contains(FieldId::Date) {
+            date = Some(http_wire::date::imf_fixdate(clock::unix_time().as_secs()));
+        }
+        if let Some(date) = date {
+            self.response.fields.push(FieldId::Date, &date).map_err(|_unfit| SideError::NotWritable)?;
+        }
+        let length = u64::try_from(reply.body.len()).unwrap_or(u64::MAX);
+        let body = if self.response.fields.get_name(b"grpc-status").is_some() {
+            self.outcome.grpc_status = Some(reply.reason.grpc_status().number());
+            BodyLength::Empty
+        } else {
+            BodyLength::Exact(length)
+        };
+        let persistence = self.persistence_after();
+        let next = self.send_head(body, None, persistence)?;
+        let sends_body = self.request.head.method != Method::Head && !reply.body.is_empty() && body != BodyLength::Empty;
+        if sends_body && !matches!(self.response.status, 204 | 304) {
+            self.outcome.response_bytes = length;
+            let body = bytes::Bytes::from(std::mem::take(&mut reply.body));
+            self.downstream.send_body(BodyEvent::Last(crate::chunk::Chunk::Shared(body)))?;
+        } else if !matches!(self.downstream, Side::H2(_)) {
+            self.downstream.send_body(BodyEvent::End(None))?;
+        }
+        self.flush_within_idle_limit(listener).await?;
+        Ok(next)
+    }
+
+    /// A client that does not read its reply holds the connection no longer than any other slow reader.
+    async fn flush_within_idle_limit(&mut self, listener: Option<&ListenerConfig>) -> Result<(), SideError> {
+        let limit = listener.map_or(Duration::from_secs(10), |listener| listener.http.body_idle_timeout);
+        self.timers.idle.set_after(limit);
+        std::future::poll_fn(|cx| {
+            if let std::task::Poll::Ready(result) = self.downstream.poll_flush(cx) {
+                return std::task::Poll::Ready(result);
+            }
+            self.timers.idle.poll_expired(cx).map(|()| Err(SideError::Closed))
+        })
+        .await
+    }
+
+    /// Whether the connection can go on after a reply: not when request bytes are left unread.
+    fn persistence_after(&self) -> Persistence {
+        let unread = !self.downstream.has_received_all() && self.request.body != BodyLength::Empty;
+        if unread || self.core.is_draining() { Persistence::Close } else { self.request.persistence }
+    }
+
+    /// Sends `self.response` to the client.
+    pub(crate) fn send_head(
+        &mut self,
+        body: BodyLength,
+        declared_length: Option<u64>,
+        persistence: Persistence,
+    ) -> Result<Next, SideError> {
+        let framing = ResponseFraming {
+            body,
+            declared_length,
+            persistence,
+            client_version: self.request.head.version,
+            request_method: self.request.head.method,
+        };
+        let sent = self.downstream.send_response_head(&self.response, framing)?;
+        if !self.response.is_interim() || self.response.status == 101 {
+            self.head_sent = true;
+            self.outcome.status = self.response.status;
+        }
+        Ok(match sent.persistence {
+            Persistence::KeepAlive => Next::KeepAlive,
+            Persistence::Close => Next::Close,
+        })
+    }
+
+    pub(crate) fn is_grpc(&self) -> bool {
+        self.request.head.version == Version::Http2
+            && self.request.head.fields.get(FieldId::ContentType).is_some_and(grpc::is_grpc)
+    }
+
+    /// Stop 12: counters, stages, log line.
+    fn record(&mut self, listener: Option<&ListenerConfig>) {
+        let now = clock::now();
+        self.outcome.stages.set(Stage::HeadParse, self.request.parsed_at.saturating_sub(self.request.began_at));
+        self.outcome.stages.set(Stage::Total, now.saturating_sub(self.request.began_at));
+        self.core.stats.borrow_mut().record(&self.outcome);
+        if let Some(listener) = listener {
+            self.log(listener);
+        }
+    }
+}

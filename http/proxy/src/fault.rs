@@ -1,0 +1,69 @@
+//! From what went wrong on a side to the one reason that names it. Exhaustive, so that a new error needs a word.
+
+use std::io;
+
+use crate::reason::Reason;
+use crate::relay::RelayError;
+use crate::side::SideError;
+
+/// How far the response of a backend had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    BeforeHead,
+    InBody,
+}
+
+/// The backend's side failed.
+pub(crate) fn upstream(error: &SideError, phase: Phase) -> Reason {
+    let (closed, reset) = match phase {
+        Phase::BeforeHead => (Reason::UpstreamClosedBeforeResponse, Reason::UpstreamResetBeforeResponse),
+        Phase::InBody => (Reason::UpstreamTruncated, Reason::UpstreamReset),
+    };
+    match error {
+        SideError::Truncated | SideError::Closed => closed,
+        SideError::Cancelled(_) => reset,
+        SideError::Refused => Reason::UpstreamStreamRefused,
+        SideError::GoneAway => Reason::UpstreamGoaway,
+        SideError::Body(_) | SideError::LengthMismatch => Reason::UpstreamBadChunk,
+        SideError::ResponseHead(error) => Reason::from(*error),
+        SideError::Refuse(reason) => *reason,
+        SideError::NotWritable => Reason::HeadNotWritable,
+        SideError::RequestHead(_) | SideError::OutOfBuffers => Reason::Internal,
+        SideError::H2(error) if error.is_io() => reset,
+        SideError::H2(_) => Reason::UpstreamH2ProtocolError,
+        SideError::Io(error) if error.kind() == io::ErrorKind::InvalidData => Reason::UpstreamTlsFailed,
+        SideError::Io(_) => reset,
+    }
+}
+
+/// The client's side failed.
+pub(crate) fn downstream(error: &SideError) -> Reason {
+    match error {
+        SideError::Truncated => Reason::ClientBodyTruncated,
+        SideError::Closed | SideError::GoneAway | SideError::Io(_) => Reason::ClientClosed,
+        SideError::Cancelled(_) | SideError::Refused => Reason::ClientReset,
+        SideError::Body(error) => Reason::from(*error),
+        SideError::RequestHead(error) => Reason::from(*error),
+        SideError::Refuse(reason) => *reason,
+        // The response did not keep to its own length.
+        SideError::LengthMismatch => Reason::UpstreamTruncated,
+        SideError::NotWritable => Reason::HeadNotWritable,
+        SideError::ResponseHead(_) | SideError::OutOfBuffers => Reason::Internal,
+        SideError::H2(error) if error.is_io() => Reason::ClientClosed,
+        SideError::H2(_) => Reason::H2ProtocolError,
+    }
+}
+
+/// A relay stopped before its end.
+pub(crate) fn relay(error: &RelayError, phase: Phase) -> Reason {
+    match (error, phase) {
+        (RelayError::Downstream(error), _) => downstream(error),
+        (RelayError::Upstream(error), phase) => upstream(error, phase),
+        (RelayError::BodyTooLarge, _) => Reason::BodyTooLarge,
+        (RelayError::DownstreamIdle, Phase::BeforeHead) => Reason::BodyTimeout,
+        (RelayError::DownstreamIdle, Phase::InBody) => Reason::ClientSlow,
+        (RelayError::UpstreamIdle, _) => Reason::UpstreamTimeoutIdle,
+        (RelayError::Deadline, _) => Reason::UpstreamTimeoutFirstByte,
+        (RelayError::ClientGone, _) => Reason::ClientReset,
+    }
+}

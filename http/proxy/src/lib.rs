@@ -1,0 +1,22 @@
+//! The data plane of one core, stop by stop: see docs/life-of-a-request.md.
+
+pub mod balance;
+mod chunk;
+pub mod conn;
+mod convert;
+pub mod core;
+mod exchange;
+mod fault;
+mod h2io;
+pub mod log;
+pub mod pool;
+pub mod reason;
+pub mod record;
+mod relay;
+mod reply;
+pub mod route;
+pub mod service;
+mod side;
+pub mod snapshot;
+mod transport;
+mod upgrade;

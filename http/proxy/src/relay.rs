@@ -1,0 +1,319 @@
+//! THE duplex loop: the request body goes up while the response comes down, with bounded memory both ways.
+//!
+//! ```text
+//!   downstream ──poll_body──► pump(request)  ──send_body──► upstream
+//!   downstream ◄──send_body── pump(response) ◄──poll_body── upstream
+//! ```
+//! Written once for h1, h2 and tunnels. A pump takes a piece only when the other side has room, and flushes when its
+//! source has nothing more for now, so head and first body bytes leave in one write. The response may begin and
+//! even end while the request is still being sent (C24).
+
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use core_runtime::clock;
+use core_runtime::timer::Deadline;
+use http_gateway::body_limit::BodyMeter;
+
+use crate::side::{BodyEvent, Side, SideError};
+
+/// One direction of an exchange.
+#[derive(Debug, Default)]
+pub(crate) struct Direction {
+    pub(crate) bytes: u64,
+    has_ended: bool,
+    has_flushed: bool,
+    /// The sink stopped taking; what is left will not be sent.
+    gave_up: bool,
+}
+
+impl Direction {
+    /// A direction without a body.
+    pub(crate) fn ended() -> Self {
+        Self { has_ended: true, ..Self::default() }
+    }
+
+    fn is_over(&self) -> bool {
+        self.has_ended && self.has_flushed
+    }
+}
+
+/// Where a relay stopped.
+#[derive(Debug)]
+pub(crate) enum RelayError {
+    Downstream(SideError),
+    Upstream(SideError),
+    /// The request body is over the route's limit.
+    BodyTooLarge,
+    /// The client sent nothing, or took nothing, for too long.
+    DownstreamIdle,
+    /// The backend sent nothing, or took nothing, for too long.
+    UpstreamIdle,
+    /// The time for the whole exchange until the response head is over.
+    Deadline,
+    /// The client cancelled.
+    ClientGone,
+}
+
+/// Which end of a pump failed.
+enum PumpError {
+    Source(SideError),
+    Sink(SideError),
+    TooLarge,
+}
+
+/// How long each kind of silence may last.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IdleLimits {
+    pub(crate) downstream: Duration,
+    pub(crate) upstream: Duration,
+}
+
+/// Both directions of one attempt.
+#[derive(Debug)]
+pub(crate) struct Relay<'a> {
+    pub(crate) downstream: &'a mut Side,
+    pub(crate) upstream: &'a mut Side,
+    pub(crate) request: Direction,
+    pub(crate) response: Direction,
+    pub(crate) meter: BodyMeter,
+    pub(crate) idle: IdleLimits,
+    /// The next time to look whether one side has been silent for too long.
+    pub(crate) idle_deadline: &'a Deadline,
+    progress_at: Duration,
+    /// What the upload ended with when the backend stopped reading; the response may still come.
+    upload_error: Option<SideError>,
+}
+
+/// Pieces that one pump moves before it lets other tasks run.
+const PIECES_PER_POLL_MAX: u32 = 32;
+
+/// Moves pieces from `source` to `sink` until one of them has to wait or the message has ended and left.
+fn pump(
+    source: &mut Side,
+    sink: &mut Side,
+    direction: &mut Direction,
+    meter: &mut BodyMeter,
+    cx: &mut Context<'_>,
+) -> (Poll<Result<(), PumpError>>, u32) {
+    let mut moved = 0;
+    while !direction.has_ended {
+        match sink.poll_room(cx) {
+            Poll::Ready(Ok(())) => {}
+            Poll::Ready(Err(error)) => return (Poll::Ready(Err(PumpError::Sink(error))), moved),
+            Poll::Pending => return (Poll::Pending, moved),
+        }
+        if moved == PIECES_PER_POLL_MAX {
+            cx.waker().wake_by_ref();
+            return (Poll::Pending, moved);
+        }
+        let event = match source.poll_body(cx) {
+            Poll::Ready(Ok(event)) => event,
+            Poll::Ready(Err(error)) => return (Poll::Ready(Err(PumpError::Source(error))), moved),
+            Poll::Pending => break,
+        };
+        moved += 1;
+        if let BodyEvent::Data(chunk) | BodyEvent::Last(chunk) = &event {
+            direction.bytes += u64::try_from(chunk.len()).unwrap_or(u64::MAX);
+            if meter.arrived(chunk.len()).is_err() {
+                return (Poll::Ready(Err(PumpError::TooLarge)), moved);
+            }
+        }
+        direction.has_ended = !matches!(event, BodyEvent::Data(_));
+        if let Err(error) = sink.send_body(event) {
+            return (Poll::Ready(Err(PumpError::Sink(error))), moved);
+        }
+    }
+    let flushed = sink.poll_flush(cx);
+    direction.has_flushed = direction.has_ended && matches!(flushed, Poll::Ready(Ok(())));
+    let result = match flushed {
+        Poll::Ready(Err(error)) => Poll::Ready(Err(PumpError::Sink(error))),
+        Poll::Ready(Ok(())) if direction.has_ended => Poll::Ready(Ok(())),
+        Poll::Ready(Ok(())) | Poll::Pending => Poll::Pending,
+    };
+    (result, moved)
+}
+
+impl<'a> Relay<'a> {
+    pub(crate) fn new(
+        downstream: &'a mut Side,
+        upstream: &'a mut Side,
+        request: Direction,
+        meter: BodyMeter,
+        idle: IdleLimits,
+        idle_deadline: &'a Deadline,
+    ) -> Self {
+        idle_deadline.set_after(idle.upstream.min(idle.downstream));
+        Self {
+            downstream,
+            upstream,
+            request,
+            response: Direction::default(),
+            meter,
+            idle,
+            idle_deadline,
+            progress_at: clock::now(),
+            upload_error: None,
+        }
+    }
+
+    /// Sends the request on while it waits for what `poll_head` looks for on the upstream side.
+    ///
+    /// # Errors
+    /// The first thing that went wrong. A backend that stops reading is only an error once it does not answer
+    /// either.
+    ///
+    /// `response_timeout` runs from the moment at which the backend has the whole request (C27); `deadline` may
+    /// be armed already, for a caller that set a limit of its own.
+    pub(crate) async fn until_head<T>(
+        &mut self,
+        deadline: &Deadline,
+        response_timeout: Option<Duration>,
+        mut poll_head: impl FnMut(&mut Side, &mut Context<'_>) -> Poll<Result<T, SideError>>,
+    ) -> Result<T, RelayError> {
+        let mut is_armed = false;
+        poll_fn(|cx| {
+            self.poll_upload(cx)?;
+            if self.request.is_over() && !std::mem::replace(&mut is_armed, true) {
+                arm_no_later(deadline, response_timeout);
+            }
+            match poll_head(self.upstream, cx) {
+                Poll::Ready(Ok(head)) => {
+                    self.note_progress(1);
+                    return Poll::Ready(Ok(head));
+                }
+                Poll::Ready(Err(error)) => {
+                    let first = self.upload_error.take().unwrap_or(error);
+                    return Poll::Ready(Err(RelayError::Upstream(first)));
+                }
+                Poll::Pending => {}
+            }
+            if self.downstream.poll_gone(cx).is_ready() {
+                return Poll::Ready(Err(RelayError::ClientGone));
+            }
+            if deadline.poll_expired(cx).is_ready() {
+                return Poll::Ready(Err(RelayError::Deadline));
+            }
+            self.poll_idle(cx)
+        })
+        .await
+    }
+
+    /// Passes the response on to its end, and the rest of the request as long as the backend takes it.
+    ///
+    /// # Errors
+    /// The first thing that went wrong; the response has then been cut.
+    pub(crate) async fn until_end(&mut self) -> Result<(), RelayError> {
+        poll_fn(|cx| {
+            self.poll_upload(cx)?;
+            let mut unlimited = BodyMeter::new(None);
+            let (result, moved) = pump(self.upstream, self.downstream, &mut self.response, &mut unlimited, cx);
+            self.note_progress(moved);
+            match result {
+                Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
+                Poll::Ready(Err(PumpError::Sink(error))) => {
+                    return Poll::Ready(Err(RelayError::Downstream(error)));
+                }
+                Poll::Ready(Err(PumpError::Source(error))) => return Poll::Ready(Err(RelayError::Upstream(error))),
+                Poll::Ready(Err(PumpError::TooLarge)) | Poll::Pending => {}
+            }
+            if self.downstream.poll_gone(cx).is_ready() {
+                return Poll::Ready(Err(RelayError::ClientGone));
+            }
+            self.poll_idle(cx)
+        })
+        .await
+    }
+
+    /// Passes bytes both ways until both directions have ended (tunnels: Upgrade, extended CONNECT).
+    ///
+    /// # Errors
+    /// The first thing that went wrong.
+    pub(crate) async fn until_both_end(&mut self) -> Result<(), RelayError> {
+        self.request = Direction::default();
+        poll_fn(|cx| {
+            let mut unlimited = BodyMeter::new(None);
+            let (up, moved_up) = pump(self.downstream, self.upstream, &mut self.request, &mut unlimited, cx);
+            let (down, moved_down) = pump(self.upstream, self.downstream, &mut self.response, &mut unlimited, cx);
+            self.note_progress(moved_up + moved_down);
+            match (up, down) {
+                (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(Ok(())),
+                (Poll::Ready(Err(PumpError::Source(error))), _) | (_, Poll::Ready(Err(PumpError::Sink(error)))) => {
+                    return Poll::Ready(Err(RelayError::Downstream(error)));
+                }
+                (Poll::Ready(Err(PumpError::Sink(error))), _) | (_, Poll::Ready(Err(PumpError::Source(error)))) => {
+                    return Poll::Ready(Err(RelayError::Upstream(error)));
+                }
+                _ => {}
+            }
+            self.poll_idle(cx)
+        })
+        .await
+    }
+
+    /// Moves the request on. Only the client's faults are errors here; the backend's are remembered.
+    fn poll_upload(&mut self, cx: &mut Context<'_>) -> Result<(), RelayError> {
+        if self.request.is_over() || self.request.gave_up {
+            return Ok(());
+        }
+        let (result, moved) = pump(self.downstream, self.upstream, &mut self.request, &mut self.meter, cx);
+        self.note_progress(moved);
+        match result {
+            Poll::Ready(Err(PumpError::Source(error))) => Err(RelayError::Downstream(error)),
+            Poll::Ready(Err(PumpError::TooLarge)) => Err(RelayError::BodyTooLarge),
+            Poll::Ready(Err(PumpError::Sink(error))) => {
+                self.upload_error = Some(error);
+                self.request.gave_up = true;
+                Ok(())
+            }
+            Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
+        }
+    }
+
+    fn note_progress(&mut self, moved: u32) {
+        if moved > 0 {
+            self.progress_at = clock::now();
+            self.idle_deadline.set(self.progress_at + self.idle.upstream.min(self.idle.downstream));
+        }
+    }
+
+    /// When nothing has moved for a while: finds out who is silent, and whether that side's limit is over.
+    fn poll_idle<T>(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RelayError>> {
+        while self.idle_deadline.poll_expired(cx).is_ready() {
+            let takes_more = self.upstream.poll_room(cx).is_ready() && !self.request.gave_up;
+            let client_is_silent =
+                (takes_more && !self.request.is_over()) || self.downstream.poll_room(cx).is_pending();
+            let (limit, error) = if client_is_silent {
+                (self.idle.downstream, RelayError::DownstreamIdle)
+            } else {
+                (self.idle.upstream, RelayError::UpstreamIdle)
+            };
+            let due = self.progress_at + limit;
+            if due <= clock::now() {
+                return Poll::Ready(Err(error));
+            }
+            self.idle_deadline.set(due);
+        }
+        Poll::Pending
+    }
+
+    /// The state of the upload, for a relay that goes on with it.
+    pub(crate) fn into_upload(self) -> Direction {
+        Direction { gave_up: self.request.gave_up || self.upload_error.is_some(), ..self.request }
+    }
+
+    /// Whether the whole request has been sent.
+    pub(crate) fn has_sent_request(&self) -> bool {
+        self.request.is_over() && !self.request.gave_up
+    }
+}
+
+/// Arms a deadline for `timeout` from now, unless it is armed for earlier.
+fn arm_no_later(deadline: &Deadline, timeout: Option<Duration>) {
+    if let Some(at) = timeout.map(|timeout| clock::now() + timeout)
+        && deadline.at().is_none_or(|armed| at < armed)
+    {
+        deadline.set(at);
+    }
+}

@@ -1,0 +1,401 @@
+//! An HTTP/1 connection as a side: head and body bytes in, head and body bytes out, one message at a time.
+//!
+//! While nothing is expected it holds no buffer. Bytes behind a message stay in `input`: the next pipelined
+//! request of a client, or the proof that an upstream connection must not be used again (C06).
+
+use std::task::{Context, Poll, ready};
+
+use core_runtime::buf::{BUF_BYTES, Buf};
+use http_wire::fields::Fields;
+use http_wire::h1::{
+    self, BodyDecoder, Decoded, EndOfInput, HeadLimits, HeadProgress, Persistence, RequestFraming, RequestMeta,
+    ResponseFraming, ResponseMeta, SentResponse,
+};
+use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Scheme};
+
+use super::output::Output;
+use super::{BodyEvent, SideError};
+use crate::chunk::Chunk;
+use crate::transport::Transport;
+
+/// How the message that is being sent is delimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    /// No body may follow; body events are swallowed (an answer to HEAD, a 304).
+    Nothing,
+    Exact { left_bytes: u64 },
+    Chunked,
+    /// As it comes; the end is the end of the connection's sending direction.
+    Raw,
+}
+
+#[derive(Debug)]
+pub(crate) struct H1Side {
+    transport: Transport,
+    limits: HeadLimits,
+    input: Option<Buf>,
+    progress: HeadProgress,
+    decoder: BodyDecoder,
+    output: Output,
+    framing: Framing,
+    /// `End` was taken and, for `Raw`, FIN is still to be sent.
+    end_wanted: bool,
+    /// Bytes of the current message that the socket took.
+    has_written: bool,
+}
+
+impl H1Side {
+    pub(crate) fn new(transport: Transport, limits: HeadLimits) -> Self {
+        Self {
+            transport,
+            limits,
+            input: None,
+            progress: HeadProgress::default(),
+            decoder: BodyDecoder::new(BodyLength::Empty, limits),
+            output: Output::default(),
+            framing: Framing::Nothing,
+            end_wanted: false,
+            has_written: false,
+        }
+    }
+
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    /// Bytes that were read before the connection became HTTP (behind a PROXY header).
+    pub(crate) fn unread(&mut self, buf: Buf) {
+        debug_assert!(self.input.is_none(), "bytes are put back before the first read");
+        self.input = (!buf.is_empty()).then_some(buf);
+    }
+
+    /// Whether bytes behind the current message have been read already.
+    pub(crate) fn has_input(&self) -> bool {
+        self.input.as_ref().is_some_and(|input| !input.is_empty())
+    }
+
+    /// Ready when the first byte of a head, or an end, is there. Holds no buffer while waiting.
+    pub(crate) fn poll_input(&self, cx: &Context<'_>) -> Poll<()> {
+        if self.has_input() { Poll::Ready(()) } else { self.transport.poll_readable(cx) }
+    }
+
+    /// Reads a request head; `None` is a clean end before its first byte.
+    pub(crate) fn poll_request_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        scheme: Scheme,
+        head: &mut RequestHead,
+    ) -> Poll<Result<Option<RequestMeta>, SideError>> {
+        let limits = self.limits;
+        loop {
+            if let Some(bytes) = self.head_bytes_due()
+                && let Some(meta) = h1::parse_request(bytes, &limits, scheme, head).map_err(SideError::RequestHead)?
+            {
+                self.begin_message(meta.head_bytes, meta.body);
+                return Poll::Ready(Ok(Some(meta)));
+            }
+            if ready!(self.poll_fill(cx))? == 0 {
+                return Poll::Ready(if self.has_input() { Err(SideError::Truncated) } else { Ok(None) });
+            }
+        }
+    }
+
+    /// Reads a response head, interim ones included.
+    pub(crate) fn poll_response_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        request_method: Method,
+        head: &mut ResponseHead,
+    ) -> Poll<Result<ResponseMeta, SideError>> {
+        let limits = self.limits;
+        loop {
+            if let Some(bytes) = self.head_bytes_due()
+                && let Some(meta) =
+                    h1::parse_response(bytes, &limits, request_method, head).map_err(SideError::ResponseHead)?
+            {
+                self.begin_message(meta.head_bytes, meta.body);
+                return Poll::Ready(Ok(meta));
+            }
+            if ready!(self.poll_fill(cx))? == 0 {
+                let error = if self.has_input() { SideError::Truncated } else { SideError::Closed };
+                return Poll::Ready(Err(error));
+            }
+        }
+    }
+
+    /// The bytes to parse as a head, when the last read brought something that can complete it.
+    fn head_bytes_due(&mut self) -> Option<&[u8]> {
+        let input = self.input.as_ref()?;
+        let bytes = input.filled();
+        (!bytes.is_empty() && self.progress.is_due(bytes, &self.limits)).then_some(bytes)
+    }
+
+    fn begin_message(&mut self, head_bytes: usize, body: BodyLength) {
+        if let Some(input) = &mut self.input {
+            input.consume(head_bytes);
+        }
+        self.drop_empty_input();
+        self.progress = HeadProgress::default();
+        self.decoder = BodyDecoder::new(body, self.limits);
+    }
+
+    /// Reads into `input`; 0 is the end of the stream.
+    fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, SideError>> {
+        if self.input.is_none() {
+            ready!(self.transport.poll_readable(cx));
+            self.input = Some(Buf::try_take().ok_or(SideError::OutOfBuffers)?);
+        }
+        let Some(input) = &mut self.input else { return Poll::Ready(Err(SideError::OutOfBuffers)) };
+        if input.spare_len() == 0 {
+            input.compact();
+        }
+        if input.spare_len() == 0 {
+            // Only a head longer than a pooled buffer gets here: its own limit bounds the larger one.
+            let mut larger = Buf::try_take_large(self.limits.head_bytes_max + BUF_BYTES).ok_or(SideError::OutOfBuffers)?;
+            larger.extend(input.filled());
+            *input = larger;
+        }
+        let result = self.transport.poll_read(cx, input);
+        self.drop_empty_input();
+        result.map_err(SideError::from)
+    }
+
+    fn drop_empty_input(&mut self) {
+        if self.input.as_ref().is_some_and(Buf::is_empty) {
+            self.input = None;
+        }
+    }
+
+    pub(crate) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<BodyEvent, SideError>> {
+        loop {
+            if self.decoder.is_done() {
+                return Poll::Ready(Ok(BodyEvent::End(self.decoder.trailers().cloned())));
+            }
+            let unread = self.input.as_ref().map_or(&[][..], Buf::filled);
+            match self.decoder.decode(unread).map_err(SideError::Body)? {
+                Decoded::Data { skip, len } => {
+                    let chunk = self.take_data(skip, len)?;
+                    let is_last = self.decoder.is_done();
+                    return Poll::Ready(Ok(if is_last { BodyEvent::Last(chunk) } else { BodyEvent::Data(chunk) }));
+                }
+                Decoded::NeedMore { skip } => self.skip_input(skip),
+                Decoded::End { skip } => {
+                    self.skip_input(skip);
+                    continue;
+                }
+            }
+            if ready!(self.poll_fill(cx))? == 0 {
+                return Poll::Ready(match self.decoder.on_eof() {
+                    EndOfInput::Complete => {
+                        self.decoder = BodyDecoder::new(BodyLength::Empty, self.limits);
+                        Ok(BodyEvent::End(None))
+                    }
+                    EndOfInput::Truncated => Err(SideError::Truncated),
+                });
+            }
+        }
+    }
+
+    fn skip_input(&mut self, count: usize) {
+        if let Some(input) = &mut self.input {
+            input.consume(count);
+        }
+        self.drop_empty_input();
+    }
+
+    /// Takes `len` data bytes behind `skip` bytes of framing: the whole buffer when nothing follows, else a copy.
+    fn take_data(&mut self, skip: usize, len: usize) -> Result<Chunk, SideError> {
+        let Some(mut input) = self.input.take() else { return Err(SideError::OutOfBuffers) };
+        input.consume(skip);
+        if input.len() == len {
+            return Ok(Chunk::Pooled(input));
+        }
+        let mut piece = Buf::try_take_large(len).ok_or(SideError::OutOfBuffers)?;
+        let copied = piece.extend(input.filled().get(..len).unwrap_or(&[]));
+        debug_assert_eq!(copied, len, "the piece was made large enough");
+        input.consume(copied);
+        self.input = Some(input);
+        Ok(Chunk::Pooled(piece))
+    }
+
+    /// Begins a request to an upstream.
+    pub(crate) fn send_request_head(&mut self, head: &RequestHead, framing: RequestFraming) -> Result<(), SideError> {
+        h1::write_request_head(self.output.stage(), head, framing).map_err(|_refused| SideError::NotWritable)?;
+        self.framing = framing_for(framing.body);
+        self.end_wanted = false;
+        self.has_written = false;
+        Ok(())
+    }
+
+    /// Begins a response to a client, interim ones included.
+    pub(crate) fn send_response_head(
+        &mut self,
+        head: &ResponseHead,
+        framing: ResponseFraming,
+    ) -> Result<SentResponse, SideError> {
+        let sent =
+            h1::write_response_head(self.output.stage(), head, framing).map_err(|_refused| SideError::NotWritable)?;
+        self.framing = framing_for(sent.body);
+        self.end_wanted = false;
+        Ok(sent)
+    }
+
+    /// From here on bytes pass as they are, both ways (RFC 9110 §7.8).
+    pub(crate) fn become_tunnel(&mut self) {
+        self.framing = Framing::Raw;
+        self.end_wanted = false;
+        self.decoder = BodyDecoder::new(BodyLength::UntilClose, self.limits);
+    }
+
+    pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SideError>> {
+        if self.output.has_room() {
+            return Poll::Ready(Ok(()));
+        }
+        self.poll_write_out(cx)
+    }
+
+    fn poll_write_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SideError>> {
+        let was_waiting = !self.output.is_empty();
+        let result = self.output.poll_flush(&mut self.transport, cx);
+        self.has_written |= was_waiting && !matches!(result, Poll::Ready(Err(_)));
+        result.map_err(SideError::from)
+    }
+
+    pub(crate) fn send_body(&mut self, event: BodyEvent) -> Result<(), SideError> {
+        match event {
+            BodyEvent::Data(chunk) => self.send_data(chunk),
+            BodyEvent::Last(chunk) => {
+                self.send_data(chunk)?;
+                self.send_end(None)
+            }
+            BodyEvent::End(trailers) => self.send_end(trailers.as_ref()),
+        }
+    }
+
+    fn send_data(&mut self, chunk: Chunk) -> Result<(), SideError> {
+        match self.framing {
+            Framing::Nothing => {}
+            Framing::Exact { left_bytes } => {
+                let len = u64::try_from(chunk.len()).map_err(|_wide| SideError::LengthMismatch)?;
+                let left_bytes = left_bytes.checked_sub(len).ok_or(SideError::LengthMismatch)?;
+                self.framing = Framing::Exact { left_bytes };
+                self.output.push(chunk);
+            }
+            Framing::Chunked => {
+                h1::write_chunk_header(self.output.stage(), chunk.len());
+                self.output.push(chunk);
+                self.output.stage().extend_from_slice(h1::CHUNK_END);
+            }
+            Framing::Raw => self.output.push(chunk),
+        }
+        Ok(())
+    }
+
+    fn send_end(&mut self, trailers: Option<&Fields>) -> Result<(), SideError> {
+        match self.framing {
+            // Trailers have no place behind a length; the message is whole without them (C12).
+            Framing::Nothing | Framing::Exact { left_bytes: 0 } => {}
+            Framing::Exact { .. } => return Err(SideError::LengthMismatch),
+            Framing::Chunked => h1::write_last_chunk(self.output.stage(), trailers),
+            Framing::Raw => self.end_wanted = true,
+        }
+        if self.framing != Framing::Raw {
+            self.framing = Framing::Nothing;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SideError>> {
+        ready!(self.poll_write_out(cx))?;
+        if self.end_wanted {
+            ready!(self.transport.poll_end(cx))?;
+            self.end_wanted = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let tcp = self.transport.tcp();
+        if tcp.has_failed() {
+            return Poll::Ready(());
+        }
+        // Registers for the next event; what is readable now stays for the body or the next request.
+        match tcp.poll_readable(cx) {
+            Poll::Ready(()) | Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Whether an upstream connection can take another request: the message has ended, nothing came behind it,
+    /// nothing waits to be written, and the peer is still there.
+    pub(crate) fn is_reusable(&mut self, meta_persistence: Persistence) -> bool {
+        meta_persistence == Persistence::KeepAlive
+            && self.decoder.is_done()
+            && matches!(self.framing, Framing::Nothing | Framing::Exact { left_bytes: 0 })
+            && self.output.is_empty()
+            && !self.has_input()
+            && self.transport.is_quiet()
+    }
+
+    /// Gives back memory before a wait of unknown length.
+    pub(crate) fn release_buffers(&mut self) {
+        self.transport.release_buffers();
+    }
+
+    /// Whether events have told that an idle connection was closed or has failed.
+    pub(crate) fn is_over(&self) -> bool {
+        self.transport.tcp().is_ended()
+    }
+
+    /// Whether an idle pooled connection is still alive and silent.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        !self.has_input() && self.transport.is_quiet()
+    }
+
+    /// Whether the socket took any byte of the request that is being sent.
+    pub(crate) fn has_written(&self) -> bool {
+        self.has_written
+    }
+
+    /// Whether the incoming message has been received to its end.
+    pub(crate) fn has_received_all(&self) -> bool {
+        self.decoder.is_done()
+    }
+
+    /// Forgets what waits to be written.
+    pub(crate) fn drop_output(&mut self) {
+        self.output.clear();
+    }
+
+    /// Ends the sending direction, then reads and drops what still comes until the peer ends too: a close with
+    /// unread bytes would reset the connection and could destroy the answer on its way (RFC 9112 §9.6).
+    pub(crate) fn poll_linger(&mut self, cx: &mut Context<'_>, left_bytes: &mut u64) -> Poll<()> {
+        loop {
+            self.input = None;
+            match ready!(self.poll_fill(cx)) {
+                Ok(0) | Err(_) => return Poll::Ready(()),
+                Ok(got) => {
+                    let got = u64::try_from(got).unwrap_or(u64::MAX);
+                    *left_bytes = left_bytes.saturating_sub(got);
+                    if *left_bytes == 0 {
+                        return Poll::Ready(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends FIN (and close_notify).
+    pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SideError>> {
+        ready!(self.poll_write_out(cx))?;
+        self.transport.poll_end(cx).map_err(SideError::from)
+    }
+}
+
+fn framing_for(body: BodyLength) -> Framing {
+    match body {
+        BodyLength::Empty => Framing::Nothing,
+        BodyLength::Exact(left_bytes) => Framing::Exact { left_bytes },
+        BodyLength::Streamed => Framing::Chunked,
+        BodyLength::UntilClose => Framing::Raw,
+    }
+}

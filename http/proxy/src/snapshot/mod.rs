@@ -1,0 +1,9 @@
+//! The immutable configuration of one core, and its making from resources.
+
+mod compile;
+mod model;
+mod stats;
+
+pub use self::compile::{Host, Nack, compile, compile_for};
+pub use self::model::*;
+pub use self::stats::{LOG_SINKS_MAX, OVERFLOW, OVERFLOW_NAME, StatFamily, StatRegistry};

@@ -1,0 +1,95 @@
+//! A small HTTP/1.1 backend for demos, on std alone: answers every request with its own id and counts what it
+//! served. Usage: `backend PORT ID`. `GET /count` says the number of requests so far; `GET /bytes/N` sends N bytes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Largest body of `GET /bytes/N`.
+const BODY_BYTES_MAX: usize = 64 << 20;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [port, id] = arguments.as_slice() else {
+        return failed("usage: backend PORT ID");
+    };
+    let listener = match port
+        .parse()
+        .map_err(std::io::Error::other)
+        .and_then(|port: u16| TcpListener::bind(("127.0.0.1", port)))
+    {
+        Ok(listener) => listener,
+        Err(error) => return failed(&format!("port {port}: {error}")),
+    };
+    let served = Arc::new(AtomicU64::new(0));
+    for stream in listener.incoming().filter_map(Result::ok) {
+        let (id, served) = (id.clone(), Arc::clone(&served));
+        std::thread::spawn(move || {
+            // A client that goes away in the middle is no fault of ours.
+            drop(serve(&stream, &id, &served));
+        });
+    }
+    ExitCode::SUCCESS
+}
+
+fn failed(text: &str) -> ExitCode {
+    // Nothing is left to say it with when standard error is closed.
+    drop(writeln!(std::io::stderr(), "backend: {text}"));
+    ExitCode::FAILURE
+}
+
+/// Serves one connection until either side has enough.
+fn serve(stream: &TcpStream, id: &str, served: &AtomicU64) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut writer = stream;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let target = line.split(' ').nth(1).unwrap_or("/").to_owned();
+        let (length, close) = skip_fields(&mut reader)?;
+        std::io::copy(&mut (&mut reader).take(length), &mut std::io::sink())?;
+        let body = if target == "/count" {
+            format!("{}\n", served.load(Ordering::Relaxed)).into_bytes()
+        } else {
+            served.fetch_add(1, Ordering::Relaxed);
+            body(&target, id)
+        };
+        let end = if close { "Connection: close\r\n" } else { "" };
+        let mut reply =
+            format!("HTTP/1.1 200 OK\r\nX-Backend: {id}\r\n{end}Content-Length: {}\r\n\r\n", body.len())
+                .into_bytes();
+        reply.extend_from_slice(&body);
+        writer.write_all(&reply)?;
+        if close {
+            return Ok(());
+        }
+    }
+}
+
+/// Reads the field lines of a request: its body length and whether it is the last one.
+fn skip_fields(reader: &mut impl BufRead) -> std::io::Result<(u64, bool)> {
+    let (mut length, mut close) = (0, false);
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 || line.trim_end().is_empty() {
+            return Ok((length, close));
+        }
+        let lower = line.trim_end().to_ascii_lowercase();
+        if let Some(value) = lower.strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap_or(0);
+        }
+        close |= lower == "connection: close";
+    }
+}
+
+fn body(target: &str, id: &str) -> Vec<u8> {
+    match target.strip_prefix("/bytes/").and_then(|count| count.parse::<usize>().ok()) {
+        Some(count) => vec![b'.'; count.min(BODY_BYTES_MAX)],
+        None => format!("backend {id} answers {target}\n").into_bytes(),
+    }
+}

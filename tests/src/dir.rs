@@ -1,0 +1,49 @@
+//! Temporary directories, removed when dropped unless the test failed: then they stay, for a look.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A directory of its own below the system's temporary directory.
+#[derive(Debug)]
+pub struct TempDir {
+    path: PathBuf,
+}
+
+impl TempDir {
+    /// Makes an empty directory whose name starts with `shard-` and `name`.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let serial = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("shard-{name}-{}-{serial}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("the temporary directory is writable");
+        Self { path }
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes `content` to `relative`, making the folders on the way, and returns the whole path.
+    pub fn write(&self, relative: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path.join(relative);
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).expect("the temporary directory is writable");
+        }
+        std::fs::write(&path, content).expect("the temporary directory is writable");
+        path
+    }
+}
+
+impl Drop for TempDir {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            crate::note(&format!("kept for a look: {}", self.path.display()));
+        } else if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            crate::note(&format!("{}: not removed: {error}", self.path.display()));
+        }
+    }
+}

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Runs a third-party suite against shard-proxy. Called by the wrappers beside it: run_suite.py SUITE TOOL.
+
+Starts a backend and the proxy on loopback ports below 32768, runs the suite, prints every case that failed, and
+exits with 1 when one failed that is not in SUITE.expected (case, tab, why the other behaviour is right)."""
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+import xml.etree.ElementTree
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+BINARIES = pathlib.Path(os.environ.get("SHARD_BIN_DIR", ROOT / "target/debug"))
+TOOLS = ROOT / "target/tools"
+START_SECONDS_MAX = 15
+
+
+def free_port():
+    for port in range(20000 + os.getpid() % 8000, 32000):
+        with contextlib.closing(socket.socket()) as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0 and port not in free_port.given:
+                free_port.given.add(port)
+                return port
+    raise SystemExit("no free port")
+
+
+free_port.given = set()
+
+
+def wait(what, probe):
+    end = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError):
+            if probe():
+                return
+        time.sleep(0.05)
+    raise SystemExit(f"{what}: not within {START_SECONDS_MAX} s")
+
+
+def listens(port):
+    def probe():
+        with contextlib.closing(socket.create_connection(("127.0.0.1", port), 1)):
+            return True
+    return probe
+
+
+class Setup(contextlib.ExitStack):
+    """Processes and files of one run; all are gone at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.dir = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+
+    def start(self, name, command):
+        log = self.enter_context(open(self.dir / f"{name}.log", "wb"))
+        process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.callback(lambda: (process.terminate(), process.wait()))
+        return process
+
+    def backend(self):
+        program = TOOLS / "backend"
+        if not program.exists():
+            TOOLS.mkdir(parents=True, exist_ok=True)
+            source = ROOT / "tests/src/bin/backend.rs"
+            subprocess.run(["rustc", "--edition", "2024", "-O", "-o", program, source], check=True)
+        port = free_port()
+        self.start("backend", [program, port, "suite"])
+        wait("the backend", listens(port))
+        return port
+
+    def proxy(self, upstream, **listener):
+        plain, secure, admin = free_port(), free_port(), free_port()
+        config = self.dir / "config"
+        tls = config / "tls"
+        tls.mkdir(parents=True)
+        key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+        names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+        files = ["-keyout", tls / "key.pem", "-out", tls / "cert.pem"]
+        subprocess.run(["openssl", "req", "-x509", *key, *names, *files], check=True, stderr=subprocess.DEVNULL)
+        certificates = [{"cert": "tls/cert.pem", "key": "tls/key.pem"}]
+        listeners = {
+            "plain": {"address": f"127.0.0.1:{plain}", **listener},
+            "secure": {"address": f"127.0.0.1:{secure}", "tls": {"certificates": certificates}, **listener},
+        }
+        text = {"listeners": listeners, "services": {"suite": {"endpoints": [f"127.0.0.1:{upstream}"]}}}
+        (config / "shard.yaml").write_text(json.dumps(text, indent=2))
+        binary = BINARIES / "shard-proxy"
+        if not binary.exists():
+            raise SystemExit(f"{binary} does not exist: cargo build -p http-daemon")
+        process = self.start("proxy", [binary, "--config", config, "--admin", f"127.0.0.1:{admin}"])
+
+        def ready():
+            if process.poll() is not None:
+                raise SystemExit((self.dir / "proxy.log").read_text(errors="replace"))
+            return urllib.request.urlopen(f"http://127.0.0.1:{admin}/ready", timeout=1).status == 200
+
+        wait("shard-proxy", ready)
+        return plain, secure
+
+
+def h2spec(tool):
+    """{case: message} of the failed cases, and how many ran."""
+    failed, count = {}, 0
+    with Setup() as setup:
+        plain, secure = setup.proxy(setup.backend())
+        for kind, options in [("clear", ["-p", plain]), ("tls", ["-p", secure, "-t", "-k"])]:
+            report = setup.dir / f"{kind}.xml"
+            command = [tool, "-h", "127.0.0.1", *options, "--strict", "-o", "4", "-j", report]
+            subprocess.run([str(part) for part in command], stdout=subprocess.DEVNULL)
+            for suite in xml.etree.ElementTree.parse(report).getroot().iter("testsuite"):
+                for number, case in enumerate(suite.iter("testcase"), 1):
+                    count += case.find("skipped") is None
+                    fault = case.find("failure")
+                    fault = case.find("error") if fault is None else fault
+                    if fault is not None:
+                        name = f"{case.get('package')}/{number} {kind}"
+                        failed[name] = f"{case.get('classname')}: {' '.join((fault.text or '').split())}"
+    return failed, count
+
+
+ECHO = """
+import sys
+from twisted.internet import reactor
+from autobahn.twisted.websocket import WebSocketServerFactory, WebSocketServerProtocol
+from autobahn.websocket.compress import PerMessageDeflateOffer, PerMessageDeflateOfferAccept
+class Echo(WebSocketServerProtocol):
+    def onMessage(self, payload, isBinary):
+        self.sendMessage(payload, isBinary)
+factory = WebSocketServerFactory()
+factory.protocol = Echo
+accept = lambda offers: next((PerMessageDeflateOfferAccept(o) for o in offers if isinstance(o, PerMessageDeflateOffer)), None)
+factory.setProtocolOptions(perMessageCompressionAccept=accept)
+reactor.listenTCP(int(sys.argv[1]), factory, interface="127.0.0.1")
+reactor.run()
+"""
+
+
+def autobahn(tool):
+    """Cases whose verdict through the proxy is worse than over the direct connection."""
+    rank = {"OK": 0, "INFORMATIONAL": 0, "NON-STRICT": 1, "UNIMPLEMENTED": 2}
+    with Setup() as setup:
+        upstream = free_port()
+        (setup.dir / "echo.py").write_text(ECHO)
+        setup.start("echo", ["/usr/bin/python3", setup.dir / "echo.py", upstream])
+        wait("the echo server", listens(upstream))
+        plain, _ = setup.proxy(upstream, upgrades=["websocket"])
+        reports = setup.dir / "reports"
+        servers = [{"agent": "direct", "url": f"ws://127.0.0.1:{upstream}"}, {"agent": "proxy", "url": f"ws://127.0.0.1:{plain}"}]
+        # 9 and 12/13 are load tests of the echo server itself and run for minutes.
+        left_out = [] if os.environ.get("AUTOBAHN_ALL") else ["9.*", "12.*", "13.*"]
+        spec = {"outdir": str(reports), "servers": servers, "cases": ["*"], "exclude-cases": left_out, "exclude-agent-cases": {}}
+        (setup.dir / "spec.json").write_text(json.dumps(spec))
+        code = "import sys; from autobahntestsuite import wstest; sys.argv = ['wstest', '-m', 'fuzzingclient', '-s', sys.argv[1]]; wstest.run()"
+        subprocess.run(["/usr/bin/python3", "-c", code, setup.dir / "spec.json"], cwd=tool, check=True, stdout=subprocess.DEVNULL)
+        verdicts = json.loads((reports / "index.json").read_text())
+        failed = {}
+        for case, direct in verdicts["direct"].items():
+            for part in ("behavior", "behaviorClose"):
+                through = verdicts["proxy"].get(case, {}).get(part, "MISSING")
+                if rank.get(through, 3) > rank.get(direct[part], 3):
+                    failed[f"{case} {part}"] = f"direct {direct[part]}, through the proxy {through}"
+        return failed, len(verdicts["direct"])
+
+
+def main():
+    suite, tool = sys.argv[1:]
+    failed, count = {"h2spec": h2spec, "autobahn": autobahn}[suite](pathlib.Path(tool).resolve())
+    lines = (HERE / f"{suite}.expected").read_text().splitlines()
+    expected = dict(line.split("\t", 1) for line in lines if line and not line.startswith("#"))
+    for case, message in sorted(failed.items()):
+        print(f"{'expected' if case in expected else 'FAILED'}  {case}: {expected.get(case, message)}")
+    for case in sorted(set(expected) - set(failed)):
+        print(f"passes now, take it out of {suite}.expected: {case}")
+    new = [case for case in failed if case not in expected]
+    print(f"{count - len(failed)} passed, {len(new)} failed")
+    if count == 0 or new or set(expected) - set(failed):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+//! C26: slow or silent clients. Each limit is its own, is small here, and is met within a margin.
+
+use std::time::{Duration, Instant};
+
+use tests::h2raw::{Frame, H2Conn, flag, kind};
+use tests::tls::Authority;
+use tests::{Config, End, Origin, Proxy, RawClient, origin};
+
+/// How far behind its limit a close may come on a busy machine.
+const SLACK: Duration = Duration::from_millis(1_500);
+
+fn impatient(origin: &Origin) -> Config {
+    Config::to(origin.address()).listener(|listener| {
+        listener.header_timeout = Some(Duration::from_millis(500));
+        listener.handshake_timeout = Some(Duration::from_millis(500));
+        listener.idle_timeout = Some(Duration::from_secs(1));
+        listener.body_idle_timeout = Some(Duration::from_secs(1));
+    })
+}
+
+/// Runs `wait` and checks that it ends at `limit`, not before nine tenths of it.
+#[track_caller]
+fn ends_at(what: &str, limit: Duration, wait: impl FnOnce()) {
+    let start = Instant::now();
+    wait();
+    let took = start.elapsed();
+    assert!(
+        took >= limit.mul_f32(0.9) && took <= limit.mul_f32(1.1) + SLACK,
+        "{what}: {limit:?} wanted, took {took:?}"
+    );
+}
+
+#[test]
+fn c26_a_silent_connection() {
+    let origin = origin::echo();
+    let proxy = Proxy::start(impatient(&origin));
+    let mut client = proxy.connect();
+    ends_at("silence", Duration::from_millis(500), || client.expect_close());
+}
+
+#[test]
+fn c26_a_head_of_one_byte_at_a_time() {
+    let origin = origin::echo();
+    let proxy = Proxy::start(impatient(&origin));
+    let mut client = proxy.connect();
+    let bytes = "GET / HTTP/1.1\r\nHost: a.example\r\nX: 0123456789012345678901234567890123456789\r\n\r\n";
+    let pieces: Vec<&[u8]> = bytes.as_bytes().chunks(1).collect();
+    ends_at("a slow head", Duration::from_millis(500), || {
+        client.send_paced(&pieces[..6], Duration::from_millis(100));
+        client.expect_close();
+    });
+    crate::untouched(&origin, "a slow head");
+    let mut client = proxy.connect();
+    client.send("GET / HT");
+    let response = client.try_response("GET");
+    assert!(response.as_ref().map_or(true, |response| response.status == 408), "{response:?}");
+}
+
+#[test]
+fn c26_a_head_that_is_slow_after_a_keep_alive_request() {
+    let origin = origin::echo();
+    let proxy = Proxy::start(impatient(&origin));
+    let mut client = proxy.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    assert_eq!(client.response("GET").status, 200);
+    client.send("GET / HTTP/1.1\r\n");
+    ends_at("a slow second head", Duration::from_millis(500), || client.expect_close());
+}
+
+#[test]
+fn c26_an_idle_keep_alive_connection() {
+    let origin = origin::echo();
+    let proxy = Proxy::start(impatient(&origin));
+    let mut client = proxy.connect();
+    for _ in 0..3 {
+        client.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+        assert_eq!(client.response("GET").status, 200);
+        tests::wait::pause(Duration::from_millis(600));
+    }
+    let start = Instant::now();
+    assert_eq!(client.ending(), End::Closed, "an idle connection is closed with FIN");
+    assert!(start.elapsed() < SLACK + Duration::from_secs(1));
+}
+
+#[test]
+fn c26_a_body_that_stops() {
+    let origin = origin::echo();
+    let proxy = Proxy::start(impatient(&origin));
+    let mut client = proxy.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 100\r\n\r\nhalf");
+    let start = Instant::now();
+    let response = client.try_response("POST");
+    assert!(response.as_ref().map_or(true, |response| response.status == 408), "{response:?}");
+    client.expect_close();
+    let took = start.elapsed();
+    assert!(took > Duration::from_millis(900) && took < Duration::from_secs(1) + SLACK, "{took:?}");
+    // A body that goes on, slowly, is served.
+    let mut client = proxy.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\n\r\n");
+    client.send_paced(&[b"h".as_slice(), b"e", b"l", b"l", b"o"], Duration::from_millis(400));
+    assert_eq!(client.response("POST").status, 200);
+}
+
+#[test]
+fn c26_tls_clients_that_say_nothing_or_one_byte() {
+    let origin = origin::echo();
+    let authority = Authority::default();
+    let proxy = Proxy::start(impatient(&origin).tls(&[authority.leaf(&["a.example"])]));
+    for bytes in [b"".as_slice(), b"\x16", b"\x16\x03\x01\x02"] {
+        let mut client = proxy.connect();
+        client.send(bytes);
+        ends_at("a handshake that stops", Duration::from_millis(500), || client.expect_close());
+    }
+    let mut client = RawClient::connect_tls(proxy.address(), &authority.client("a.example", &["http/1.1"]))
+        .expect("a handshake");
+    client.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    assert_eq!(client.response("GET").status, 200);
+}
+
+#[test]
+fn c26_h2_connections_without_a_stream() {
+    let origin = origin::echo();
+    let proxy = Proxy::start(impatient(&origin));
+    // PING does not refresh the idle limit.
+    let mut h2 = H2Conn::client(proxy.connect().into_stream(), &[]);
+    let start = Instant::now();
+    while h2.try_send(&Frame::ping([0; 8])).is_ok() && start.elapsed() < Duration::from_secs(8) {
+        tests::wait::pause(Duration::from_millis(100));
+        if h2.read().is_none() {
+            break;
+        }
+    }
+    let lived = start.elapsed();
+    assert!(lived < Duration::from_secs(1) + SLACK, "a connection with nothing but PING lived {lived:?}");
+    // The preface alone, and half of it.
+    for bytes in [tests::h2raw::PREFACE, &tests::h2raw::PREFACE[..10]] {
+        let mut client = proxy.connect();
+        client.send(bytes);
+        client.patience(Duration::from_secs(5)).expect_close();
+    }
+}
+
+#[test]
+fn c26_h2_headers_that_never_end() {
+    let origin = origin::echo();
+    let proxy = Proxy::start(impatient(&origin));
+    let mut h2 = H2Conn::client(proxy.connect().into_stream(), &[]);
+    let block = tests::h2raw::field_block(&tests::h2raw::request_fields("GET", "a.example", "/"));
+    h2.send(&Frame::new(kind::HEADERS, flag::END_STREAM, 1, block));
+    let start = Instant::now();
+    while h2.read().is_some() {}
+    assert!(start.elapsed() < Duration::from_secs(1) + SLACK, "{:?}", start.elapsed());
+    crate::untouched(&origin, "HEADERS without END_HEADERS");
+}
+
+#[test]
+fn c26_a_client_that_does_not_read() {
+    let origin = Origin::scripted(|connection| {
+        if connection.request().is_some() {
+            connection.write("HTTP/1.1 200 OK\r\nContent-Length: 200000000\r\n\r\n");
+            let block = vec![b'x'; 1 << 20];
+            for _ in 0..200 {
+                if !connection.write(&block) {
+                    return;
+                }
+            }
+        }
+    });
+    let proxy = Proxy::start(impatient(&origin));
+    let mut client = proxy.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    // The client takes nothing: the upstream side ends when the body-idle limit has passed.
+    tests::wait_until("the upstream connection is given up", Duration::from_secs(10), || {
+        origin.connections() == 1 && origin.connections_open() == 0
+    });
+}
+
+#[test]
+fn c26_slow_clients_do_not_slow_others() {
+    let origin = origin::echo();
+    let proxy = Proxy::start(Config::to(origin.address()));
+    let slow: Vec<RawClient> = (0..200)
+        .map(|_| {
+            let mut client = proxy.connect();
+            client.send("GET / HTTP/1.1\r\nHost: a.exam");
+            client
+        })
+        .collect();
+    let start = Instant::now();
+    let mut client = proxy.connect();
+    for _ in 0..50 {
+        client.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+        assert_eq!(client.response("GET").status, 200);
+    }
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?} with {} slow clients",
+        start.elapsed(),
+        slow.len()
+    );
+}
