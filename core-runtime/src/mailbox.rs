@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
 use std::task::{Context, Poll};
 
 use crate::io::Registered;
@@ -114,6 +114,18 @@ impl<T> Mailbox<T> {
     /// When every sender is gone.
     pub fn receive_or_closed(&self) -> Result<T, Closed> {
         self.queue.recv().map_err(|_disconnected| Closed)
+    }
+
+    /// Waits for the next message on a plain thread, at most `timeout`; `None` when it is over.
+    ///
+    /// # Errors
+    /// When every sender is gone.
+    pub fn receive_timeout(&self, timeout: std::time::Duration) -> Result<Option<T>, Closed> {
+        match self.queue.recv_timeout(timeout) {
+            Ok(message) => Ok(Some(message)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Closed),
+        }
     }
 
     /// Registers the wake-up with the calling thread's reactor.

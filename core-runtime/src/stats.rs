@@ -3,7 +3,9 @@
 //! Two frames per core go round for ever, so nothing is allocated and the aggregator never reads core memory.
 //! When the aggregator is late the core keeps counting and the next frame holds the sum: nothing is lost.
 
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError, sync_channel};
+
+use crate::mailbox::Closed;
 
 /// A frame on its way, with the number of the core that filled it.
 #[derive(Debug)]
@@ -79,9 +81,16 @@ impl<F> FrameSource<F> {
 }
 
 impl<F> FrameSink<F> {
-    /// Waits for the next filled frame; `None` when every core is gone.
-    pub fn receive(&self, timeout: std::time::Duration) -> Option<Filled<F>> {
-        self.filled.recv_timeout(timeout).ok()
+    /// Waits for the next filled frame; `None` when the time is over.
+    ///
+    /// # Errors
+    /// When every core is gone.
+    pub fn receive(&self, timeout: std::time::Duration) -> Result<Option<Filled<F>>, Closed> {
+        match self.filled.recv_timeout(timeout) {
+            Ok(filled) => Ok(Some(filled)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(Closed),
+        }
     }
 
     /// Gives a frame back to its core.
@@ -109,11 +118,14 @@ mod tests {
         }
         let wait = std::time::Duration::from_secs(1);
         for expected in [5, 10] {
-            let filled = sink.receive(wait).expect("a frame is there");
+            let filled = sink.receive(wait).expect("a core lives").expect("a frame is there");
             assert_eq!(filled.frame, expected);
             sink.give_back(filled);
         }
         assert!(sources[0].publish(|frame| *frame = counter));
-        assert_eq!(sink.receive(wait).expect("a frame is there").frame, 20);
+        let last = sink.receive(wait).expect("a core lives").expect("a frame is there");
+        assert_eq!(last.frame, 20);
+        drop(sources);
+        assert!(sink.receive(wait).is_err(), "all cores are gone");
     }
 }

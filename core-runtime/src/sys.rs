@@ -266,6 +266,14 @@ pub(crate) fn steer_by_cpu(fd: &impl AsRawFd) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &fprog)
 }
 
+/// Takes the program of [`steer_by_cpu`] off the group again; a group without one is left as it is.
+pub(crate) fn steer_by_hash(fd: &impl AsRawFd) -> io::Result<()> {
+    match set_int_option(fd, libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 fn set_option<T>(fd: &impl AsRawFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     let len = size_of_socklen::<T>();
     let pointer = std::ptr::from_ref(value).cast::<c_void>();

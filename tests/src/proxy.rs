@@ -165,10 +165,13 @@ impl Proxy {
         let applied = |metrics: &Metrics| metrics.sum("shard_snapshots_applied_total", &[]);
         let applied_before = applied(&self.metrics());
         write_config(&self.dir, &config);
+        let cores = f64::from(u32::try_from(config.cores).expect("a number of cores"));
         self.config = config;
         self.process.signal(Signal::HUP);
         wait_until("the new config is live", PATIENCE, || self.version() != before);
-        self.wait_metrics("a core has applied the new config", |metrics| applied(metrics) > applied_before);
+        self.wait_metrics("all cores have applied the new config", |metrics| {
+            applied(metrics) >= applied_before + cores
+        });
     }
 
     /// Starts a second process, which takes over the listening sockets, and waits until the old one has ended.

@@ -141,6 +141,46 @@ pub mod cluster {
     pub const ENDPOINTS_MAX: usize = 10_000;
 }
 
+/// Fields of the access log: the keys of its JSON, and the `%field%` of a template. Stages end in `_us`.
+pub const ACCESS_LOG_FIELDS: [&str; 36] = [
+    "time",
+    "request_id",
+    "trace_id",
+    "client",
+    "listener",
+    "protocol",
+    "method",
+    "host",
+    "path",
+    "query",
+    "status",
+    "grpc_status",
+    "reason",
+    "detail",
+    "route",
+    "cluster",
+    "endpoint",
+    "attempts",
+    "request_bytes",
+    "response_bytes",
+    "user_agent",
+    "referer",
+    "tls_version",
+    "tls_cipher",
+    "server_name",
+    "core",
+    "accept_wait_us",
+    "tls_full_us",
+    "tls_resumed_us",
+    "head_parse_us",
+    "gateway_us",
+    "pool_wait_us",
+    "connect_us",
+    "first_byte_us",
+    "body_us",
+    "total_us",
+];
+
 /// Bytes of a resource's name.
 pub const NAME_BYTES_MAX: usize = 128;
 

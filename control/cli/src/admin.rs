@@ -11,7 +11,7 @@ use crate::outcome::{Code, Outcome};
 
 use client::{AdminAddress, Bounds};
 
-/// Where shard-proxy listens unless its configuration says otherwise.
+/// The advised place of the socket, asked when no option names another; shard-proxy has none unless told.
 const SOCKET_DEFAULT: &str = "/run/shard/admin.sock";
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 const TIMEOUT_SECONDS_MAX: u64 = 300;
@@ -26,11 +26,11 @@ Asks the admin listener of a running shard-proxy and prints its answer.
 WHAT is one of:
   metrics      Prometheus metrics
   ready        Whether the proxy takes traffic: exit code 0 yes, 1 no
-  config       The configuration that is live on each core
+  config       The configuration that is live
   connections  Open connections
 
 Options:
-  --socket PATH      The admin socket (default: /run/shard/admin.sock)
+  --socket PATH      The socket of shard-proxy --admin unix:PATH (default: /run/shard/admin.sock)
   --address IP:PORT  A loopback address instead of a socket
   --timeout SECONDS  For the whole exchange, 1 to 300 (default: 5)
 

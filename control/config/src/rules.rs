@@ -3,10 +3,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use control_api::defaults::ACCESS_LOG_FIELDS;
 use control_api::defaults::route::{REGEX_BYTES_MAX, REGEX_COMPILED_BYTES_MAX};
 use regex::{Regex, RegexBuilder};
 
 use crate::finding::Problem;
+use crate::suggest::nearest;
 
 type Verdict = Result<(), Problem>;
 
@@ -391,27 +393,34 @@ pub(crate) fn origin(value: &str) -> Verdict {
     host(host_part).map_err(|problem| Problem::new(problem.message, FIX))
 }
 
-/// An access log line: text with `%NAME%` and `%NAME(ARG)%` operators; `%%` is a per cent sign.
+/// An access log line: text with `%field%`; `%%` is a per cent sign.
 pub(crate) fn log_template(value: &str) -> Verdict {
-    const FIX: &str =
-        "write operators as `%RESPONSE_CODE%` or `%REQ(USER-AGENT)%`, and `%%` for a per cent sign";
+    const FIX: &str = "write fields as `%status%`, and `%%` for a per cent sign";
     text(value)?;
+    ensure(!value.is_empty(), "an empty template", "delete the key for JSON lines")?;
     ensure(value.len() <= 4_096, "longer than 4,096 bytes", "shorten the template")?;
     let mut parts = value.split('%');
     parts.next();
-    while let Some(operator) = parts.next() {
-        if parts.next().is_none() {
-            return Err(Problem::new("a `%` without its partner", FIX));
+    while let Some(field) = parts.next() {
+        ensure(parts.next().is_some(), "a `%` without its partner", FIX)?;
+        if !field.is_empty() && !ACCESS_LOG_FIELDS.contains(&field) {
+            let fix = match nearest(field, ACCESS_LOG_FIELDS) {
+                Some(near) => format!("did you mean `%{near}%`?"),
+                None => format!("the fields are {}", ACCESS_LOG_FIELDS.join(", ")),
+            };
+            return Err(Problem::new(format!("`%{field}%` is no field of the access log"), fix));
         }
-        let (name, argument) = operator.split_once('(').unwrap_or((operator, ")"));
-        let is_name = name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
-        ensure(
-            operator.is_empty() || (!name.is_empty() && is_name && argument.ends_with(')')),
-            format!("`%{operator}%` is no operator"),
-            FIX,
-        )?;
     }
-    ensure(!value.is_empty(), "an empty template", "delete the key for JSON lines")
+    Ok(())
+}
+
+/// APP-NAME of syslog (RFC 5424 §6.2.5).
+pub(crate) fn syslog_tag(value: &str) -> Verdict {
+    ensure(
+        (1..=48).contains(&value.len()) && value.bytes().all(|b| b.is_ascii_graphic()),
+        "not a syslog tag (RFC 5424 §6.2.5)",
+        "use 1 to 48 printable characters without blanks",
+    )
 }
 
 /// Where syslog listens.

@@ -81,6 +81,18 @@ impl ListeningSocket {
         })
     }
 
+    /// Lets the kernel pick the socket of the whole group by the CPU that took the packet, or by its hash again.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_steer_by_cpu(&self, on: bool) -> io::Result<()> {
+        if on {
+            sys::steer_by_cpu(&self.fd)
+        } else {
+            sys::steer_by_hash(&self.fd)
+        }
+    }
+
     /// Registers it with the calling thread's reactor.
     ///
     /// # Errors
@@ -142,6 +154,25 @@ impl Listener {
                 // The connection died in the queue: the next one is as good.
                 Err(error) if is_gone_before_accept(&error) => {}
                 Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+}
+
+impl Listener {
+    /// A connection that waits in the kernel's queue, whether or not an event has told of it: for the last look
+    /// before the socket is closed.
+    ///
+    /// # Errors
+    /// As [`Listener::accept`].
+    pub fn try_accept(&self) -> io::Result<Option<Accepted>> {
+        loop {
+            match sys::accept(&FdRef(&self.io)) {
+                Ok((fd, Some(peer))) => return Ok(Some(Accepted { fd, peer })),
+                Ok((_no_address, None)) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if is_gone_before_accept(&error) => {}
+                Err(error) => return Err(error),
             }
         }
     }

@@ -6,14 +6,17 @@
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU32;
 use std::rc::Rc;
+use std::time::Duration;
 
 use core_runtime::mailbox::{SendError, Sender};
 use core_runtime::net::{Accepted, ListeningSocket};
 use core_runtime::sync::Latch;
 use http_gateway::client_limit::ClientLimiter;
+use http_wire::head::{RequestHead, ResponseHead};
 
 use crate::balance::Rng;
 use crate::pool::Clusters;
+use crate::reason::Reason;
 use crate::log::AccessLog;
 use crate::record::{CoreStats, TableSizes};
 use crate::snapshot::{ListenerConfig, Snapshot, StatId};
@@ -38,6 +41,9 @@ pub enum Command {
 /// Clients whose limits one core remembers.
 const LIMITED_CLIENTS_MAX: NonZeroU32 = NonZeroU32::new(65_536).expect("not zero");
 
+/// Heads kept for reuse; about as many exchanges run at once on a busy core.
+const HEADS_KEPT_MAX: usize = 1024;
+
 /// One core's state.
 #[derive(Debug)]
 pub struct Core {
@@ -53,6 +59,8 @@ pub struct Core {
     connections: Cell<usize>,
     /// Where old snapshots go to be freed by the thread that made them.
     graveyard: Sender<Box<Snapshot>>,
+    /// Heads that wait for their next message: a waiting connection holds none.
+    heads: RefCell<Vec<(RequestHead, ResponseHead)>>,
     /// Reused for values that are built and copied at once.
     pub(crate) scratch: RefCell<Vec<u8>>,
 }
@@ -81,6 +89,7 @@ impl Core {
             log,
             connections: Cell::new(0),
             graveyard,
+            heads: RefCell::default(),
             scratch: RefCell::default(),
         })
     }
@@ -96,6 +105,21 @@ impl Core {
         self.clusters.forget_missing(&new);
         self.stats.borrow_mut().counters.snapshots_applied += 1;
         drop(self.snapshot.replace(new));
+    }
+
+    /// Empty heads, with memory from earlier use when there is some.
+    pub(crate) fn take_heads(&self) -> (RequestHead, ResponseHead) {
+        self.heads.borrow_mut().pop().unwrap_or_default()
+    }
+
+    /// Gives heads back for the next message.
+    pub(crate) fn give_heads(&self, mut request: RequestHead, mut response: ResponseHead) {
+        let mut heads = self.heads.borrow_mut();
+        if heads.len() < HEADS_KEPT_MAX {
+            request.clear();
+            response.clear();
+            heads.push((request, response));
+        }
     }
 
     pub(crate) fn random(&self) -> u64 {
@@ -140,9 +164,11 @@ impl Core {
         self.connections.get()
     }
 
-    pub(crate) fn connection_opened(self: &Rc<Self>) -> ConnectionCount {
+    /// Counts a connection of a listener from now until the count is dropped.
+    pub(crate) fn connection_opened(self: &Rc<Self>, listener: StatId) -> ConnectionCount {
         self.connections.set(self.connections.get() + 1);
-        ConnectionCount(Rc::clone(self))
+        self.stats.borrow_mut().connection_accepted(listener, Duration::ZERO);
+        ConnectionCount { core: Rc::clone(self), listener, reason: Cell::new(None) }
     }
 }
 
@@ -180,12 +206,25 @@ impl Drop for LiveSnapshot {
     }
 }
 
-/// Counts one connection for as long as it lives.
-pub(crate) struct ConnectionCount(Rc<Core>);
+/// Counts one connection for as long as it lives, whatever ends it.
+#[derive(Debug)]
+pub(crate) struct ConnectionCount {
+    core: Rc<Core>,
+    listener: StatId,
+    reason: Cell<Option<Reason>>,
+}
+
+impl ConnectionCount {
+    /// Why the connection ends, when that has not been counted otherwise.
+    pub(crate) fn ends_with(&self, reason: Option<Reason>) {
+        self.reason.set(reason);
+    }
+}
 
 impl Drop for ConnectionCount {
     fn drop(&mut self) {
-        self.0.connections.set(self.0.connections.get() - 1);
+        self.core.connections.set(self.core.connections.get() - 1);
+        self.core.stats.borrow_mut().connection_closed(self.listener, self.reason.get());
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use http_wire::decimal::Decimal;
 use http_wire::fields::{FieldError, FieldId, Fields};
 use http_wire::grpc;
 use http_wire::head::{RequestHead, ResponseHead};
@@ -77,7 +78,8 @@ pub(crate) fn dress(
 fn dress_grpc(reply: &mut Reply, content_type: &[u8], head: &mut ResponseHead) -> Result<(), FieldError> {
     head.status = 200;
     head.fields.push(FieldId::ContentType, content_type)?;
-    head.fields.push_name(b"grpc-status", reply.reason.grpc_status().number().to_string().as_bytes())?;
+    let status = Decimal::new(u64::from(reply.reason.grpc_status().number()));
+    head.fields.push_name(b"grpc-status", status.as_bytes())?;
     let mut message = Vec::new();
     grpc::encode_message(reply.reason.title(), &mut message);
     head.fields.push_name(b"grpc-message", &message)

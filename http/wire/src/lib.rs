@@ -6,6 +6,7 @@
 pub mod authority;
 pub mod cookie;
 pub mod date;
+pub mod decimal;
 pub mod fields;
 pub mod forwarded;
 pub mod frame_meter;

@@ -1,5 +1,7 @@
 //! The table of keys as the reference page, docs/config.md.
 
+use control_api::defaults::ACCESS_LOG_FIELDS;
+
 use super::check::kind_name;
 use super::table::{PLATFORM, SERVICE, SINGLE};
 use super::{Field, Group, Kind, Limits, Object, Presence};
@@ -32,6 +34,13 @@ pub(crate) fn page() -> String {
         }
         at += 1;
     }
+    let fields: Vec<String> = ACCESS_LOG_FIELDS.iter().map(|field| format!("`{field}`")).collect();
+    let section = format!(
+        "\n## Fields of the access log\n\nThe keys of JSON lines (those without a value are left out), and `%field%` in a \
+         template (`-` without a value): {}. Those that end in `_us` are the stages of a request in microseconds.\n",
+        fields.join(", ")
+    );
+    page.push_str(&section);
     page
 }
 

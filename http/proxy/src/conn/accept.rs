@@ -79,8 +79,7 @@ pub(crate) fn adopt(core: &Rc<Core>, stat: StatId, accepted: Accepted) {
         stats.connection_refused(stat, Reason::ConnectionLimit);
         return;
     }
-    stats.connection_accepted(stat, Duration::ZERO);
     drop(stats);
-    let count = core.connection_opened();
+    let count = core.connection_opened(stat);
     core_runtime::spawn(serve(Rc::clone(core), stat, accepted, count));
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use core_runtime::clock;
 use core_runtime::timer::Deadline;
 use http_wire::h1::{HeadLimits, Persistence, RequestMeta};
-use http_wire::head::{BodyLength, RequestHead};
+use http_wire::head::{BodyLength, RequestHead, ResponseHead};
 
 use super::{ConnInfo, Ready, age_limit, current, request_limit};
 use crate::core::{Core, LiveSnapshot};
@@ -66,7 +66,9 @@ pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready
             request.persistence = Persistence::Close;
         }
         drop(snapshot);
-        match exchange::run(core, &info, &mut request, &mut side, &timers).await {
+        let next = exchange::run(core, &info, &mut request, &mut side, &timers).await;
+        core.give_heads(request.head, request.response);
+        match next {
             Next::KeepAlive => {}
             Next::Close => {
                 linger(&mut side, &wait).await;
@@ -113,7 +115,7 @@ async fn next_request(
     .await?;
     let began_at = clock::now();
     wait.set(began_at + config.http.header_timeout);
-    let mut head = RequestHead::default();
+    let (mut head, response) = core.take_heads();
     let meta = poll_fn(|cx| {
         if let Poll::Ready(result) = side.poll_request_head(cx, info.scheme, &mut head) {
             return Poll::Ready(result.map_err(head_error));
@@ -123,12 +125,13 @@ async fn next_request(
     .await?
     .ok_or(NoRequest::Over(Reason::Ok))?;
     wait.clear();
-    Ok(request_from(head, &meta, began_at))
+    Ok(request_from(head, response, &meta, began_at))
 }
 
-fn request_from(head: RequestHead, meta: &RequestMeta, began_at: Duration) -> Request {
+fn request_from(head: RequestHead, response: ResponseHead, meta: &RequestMeta, began_at: Duration) -> Request {
     Request {
         head,
+        response,
         body: meta.body,
         persistence: meta.persistence,
         te_trailers: meta.te_trailers,
@@ -156,6 +159,7 @@ async fn refuse(
     let now = clock::now();
     let mut request = Request {
         head: RequestHead::default(),
+        response: ResponseHead::default(),
         body: BodyLength::Empty,
         persistence: Persistence::Close,
         te_trailers: false,

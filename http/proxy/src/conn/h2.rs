@@ -16,7 +16,7 @@ use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason as H2Reason, RecvStream};
 use http_wire::frame_meter::{Budget, Flood, FrameBudgets, FrameMeter};
 use http_wire::h1::Persistence;
-use http_wire::head::{BodyLength, RequestHead};
+use http_wire::head::BodyLength;
 
 use super::{ConnInfo, Ready, age_limit, request_limit};
 use crate::chunk::Chunk;
@@ -245,12 +245,13 @@ impl Stream {
         let began_at = clock::now();
         let (parts, receive) = request.into_parts();
         let protocol = parts.extensions.get::<h2::ext::Protocol>().map(h2::ext::Protocol::as_str);
-        let mut head = RequestHead::default();
+        let (mut head, response) = self.core.take_heads();
         let scheme = self.shared.info.scheme;
         let meta = convert::request_from_h2(&parts, protocol, receive.is_end_stream(), scheme, &mut head);
         let mut side = Side::H2(H2Side::downstream(receive, respond));
         let mut request = Request {
             head,
+            response,
             body: meta.as_ref().map_or(BodyLength::Empty, |meta| meta.body),
             persistence: Persistence::KeepAlive,
             te_trailers: meta.as_ref().is_ok_and(|meta| meta.te_trailers),
@@ -264,6 +265,7 @@ impl Stream {
             Ok(_) => exchange::run(core, info, &mut request, &mut side, &timers).await,
             Err(reason) => exchange::refuse(core, info, &mut request, &mut side, &timers, reason).await,
         };
+        core.give_heads(request.head, request.response);
         if next == Next::Abort {
             self.io.note_reset_sent();
         }

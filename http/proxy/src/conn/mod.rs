@@ -1,7 +1,7 @@
 //! Stop 3: a client connection from accept to its end: PROXY protocol, TLS, and which HTTP it speaks.
 //!
 //! ```text
-//!   accept ─► limits ─► PROXY header? ─► address rules ─► TLS? ─► ALPN or preface ─► h1 | h2
+//!   accept ─► listener's bound ─► PROXY header? ─► address rules ─► TLS? ─► client's bound ─► ALPN or preface ─► h1 | h2
 //! ```
 //! Every refusal is counted by its reason, and every wait has a limit.
 
@@ -24,7 +24,7 @@ use http_gateway::acl::Access;
 use http_gateway::client_limit::{ConnectionAdmission, ConnectionTicket, LimitScope};
 use http_wire::head::{Scheme, Version};
 use http_wire::proxy_protocol::{self, Header};
-use tls::{Handshake, PeerCertificate, Session};
+use tls::{Handshake, PeerCertificate, PolicyId, Session};
 
 use crate::core::{ConnectionCount, Core, LiveSnapshot};
 use crate::reason::Reason;
@@ -53,6 +53,8 @@ pub(crate) struct ConnInfo {
 #[derive(Debug)]
 pub(crate) struct TlsInfo {
     pub(crate) server_name: Option<String>,
+    /// The rules for client certificates that the handshake went by.
+    pub(crate) policy: Option<PolicyId>,
     pub(crate) version: &'static str,
     pub(crate) cipher: &'static str,
 }
@@ -75,13 +77,13 @@ enum Protocol {
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves one accepted connection to its end.
-pub(crate) async fn serve(core: Rc<Core>, listener: StatId, accepted: Accepted, _count: ConnectionCount) {
+pub(crate) async fn serve(core: Rc<Core>, listener: StatId, accepted: Accepted, count: ConnectionCount) {
     let snapshot = core.snapshot();
     let reason = match snapshot.listener(listener) {
         Some(config) => serve_with(&core, &snapshot, config, accepted).await,
         None => Some(Reason::Draining),
     };
-    core.stats.borrow_mut().connection_closed(listener, reason);
+    count.ends_with(reason);
 }
 
 /// `None` when the reason has been counted already, or nothing was wrong.
@@ -100,8 +102,8 @@ async fn serve_with(
         }
         Err(reason) => return Some(reason),
     };
-    let ticket = match admit(core, config, &ready.info) {
-        Ok(ticket) => ticket,
+    let _place = match Place::take(core, config, &ready.info) {
+        Ok(place) => place,
         Err(reason) => return Some(reason),
     };
     let version = match ready.protocol {
@@ -113,22 +115,31 @@ async fn serve_with(
         Protocol::H1 => h1::serve(core, snapshot, ready).await,
         Protocol::H2 => h2::serve(core, snapshot, ready).await,
     };
-    if let Some(ticket) = ticket {
-        core.limiter.borrow_mut().connection_closed(ticket);
-    }
     (reason != Reason::Ok).then_some(reason)
 }
 
-/// Address rules and the client's share of connections.
-fn admit(core: &Core, config: &ListenerConfig, info: &ConnInfo) -> Result<Option<ConnectionTicket>, Reason> {
-    if config.access.check(info.peer.ip()) == Access::Denied {
-        return Err(Reason::AddressDenied);
+/// A client's place among its connections; given back on drop, whatever ends the connection.
+struct Place<'a> {
+    core: &'a Core,
+    ticket: Option<ConnectionTicket>,
+}
+
+impl<'a> Place<'a> {
+    fn take(core: &'a Core, config: &ListenerConfig, info: &ConnInfo) -> Result<Self, Reason> {
+        let Some(limit) = &config.http.client_limit else { return Ok(Self { core, ticket: None }) };
+        let scope = LimitScope::listener(config.stat.0);
+        match core.limiter.borrow_mut().connection_opened(scope, limit, info.peer.ip(), clock::now()) {
+            ConnectionAdmission::Admitted(ticket) => Ok(Self { core, ticket: Some(ticket) }),
+            ConnectionAdmission::Exceeded => Err(Reason::ClientConnectionsExceeded),
+        }
     }
-    let Some(limit) = &config.http.client_limit else { return Ok(None) };
-    let scope = LimitScope::listener(config.stat.0);
-    match core.limiter.borrow_mut().connection_opened(scope, limit, info.peer.ip(), clock::now()) {
-        ConnectionAdmission::Admitted(ticket) => Ok(Some(ticket)),
-        ConnectionAdmission::Exceeded => Err(Reason::ClientConnectionsExceeded),
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.core.limiter.borrow_mut().connection_closed(ticket);
+        }
     }
 }
 
@@ -157,6 +168,9 @@ async fn begin(
             (info.peer, info.local) = (source, destination);
         }
         early = rest;
+    }
+    if config.access.check(info.peer.ip()) == Access::Denied {
+        return Err(Reason::AddressDenied);
     }
     let Some(context) = &config.tls else {
         let transport = Transport::Plain(tcp);
@@ -285,6 +299,7 @@ fn note_session(core: &Core, config: &ListenerConfig, transport: &Transport, inf
     core.stats.borrow_mut().handshake(config.stat, handshake);
     info.tls = Some(TlsInfo {
         server_name: session.server_name().map(str::to_owned),
+        policy: session.policy(),
         version: session.version().unwrap_or(""),
         cipher: session.cipher().unwrap_or(""),
     });

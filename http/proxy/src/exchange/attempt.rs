@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use core_runtime::clock;
 use http_gateway::body_limit::BodyMeter;
+use http_wire::decimal::Decimal;
 use http_wire::h1::{Persistence, RequestFraming};
 use http_wire::head::{BodyLength, Method, Scheme, Version};
 
@@ -25,8 +26,6 @@ use crate::upgrade;
 
 /// Attempts of one exchange, the first included.
 const ATTEMPTS_MAX: u32 = 2;
-/// Silence of a backend within a response when the route does not say: streams live by their own pings.
-const UPSTREAM_IDLE: Duration = Duration::from_secs(300);
 
 /// What an attempt holds of the pool.
 enum Held {
@@ -77,7 +76,8 @@ impl Exchange<'_> {
             self.target = Some((Rc::clone(&cluster), lease.endpoint.address));
             self.outcome.attempts += 1;
             if self.outcome.attempts > 1 {
-                self.request.head.fields.set_name(b"x-shard-attempt", self.outcome.attempts.to_string().as_bytes())?;
+                let number = Decimal::new(u64::from(self.outcome.attempts));
+                self.request.head.fields.set_name(b"x-shard-attempt", number.as_bytes())?;
             }
             let failure = match self.attempt(&lease, listener, route, forward, fresh).await? {
                 Ok(next) => return Ok(next),
@@ -85,7 +85,10 @@ impl Exchange<'_> {
             };
             match failure.retry {
                 Retry::Elsewhere if self.outcome.attempts < ATTEMPTS_MAX => exclude = Some(lease.index),
-                Retry::Fresh if self.outcome.attempts < ATTEMPTS_MAX => fresh = Fresh::Yes,
+                Retry::Fresh if self.outcome.attempts < ATTEMPTS_MAX => {
+                    self.core.stats.borrow_mut().counters.pool_stale += 1;
+                    fresh = Fresh::Yes;
+                }
                 _ => return Err(self.give_up(failure.reason)),
             }
         }
@@ -105,7 +108,8 @@ impl Exchange<'_> {
         let spent = clock::now().saturating_sub(self.request.began_at);
         let left = [route.timeout, caller.map(|limit| limit.saturating_sub(spent))].into_iter().flatten().min();
         if let Some(left) = left {
-            self.request.head.fields.set_name(b"x-deadline-ms", left.as_millis().to_string().as_bytes())?;
+            let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+            self.request.head.fields.set_name(b"x-deadline-ms", Decimal::new(left_ms).as_bytes())?;
         }
         Ok(())
     }
@@ -124,7 +128,9 @@ impl Exchange<'_> {
         }
         // 10  pool: reuse this core's upstream connection or dial
         let pool_started = clock::now();
-        let (mut upstream, held) = match self.open(lease, fresh).await {
+        let opened = self.open(lease, fresh).await;
+        self.count_opened(lease, opened.as_ref().map(|(_, held)| held).map_err(|failure| failure.reason));
+        let (mut upstream, held) = match opened {
             Ok(opened) => opened,
             Err(failure) => return Ok(Err(failure)),
         };
@@ -143,6 +149,16 @@ impl Exchange<'_> {
             }
             Ok(Err(failure)) => Ok(Err(failure)),
             Err(stop) => Err(stop),
+        }
+    }
+
+    fn count_opened(&self, lease: &Lease, opened: Result<&Held, Reason>) {
+        let (cluster, endpoint) = (lease.cluster.config().stat, lease.endpoint.stat);
+        let mut stats = self.core.stats.borrow_mut();
+        match opened {
+            Ok(held) if held.is_reused() => stats.counters.pool_reused += 1,
+            Ok(_) => stats.upstream_connect(cluster, endpoint, Ok(())),
+            Err(reason) => stats.upstream_connect(cluster, endpoint, Err(reason)),
         }
     }
 
@@ -198,7 +214,7 @@ impl Exchange<'_> {
     ) -> Result<Result<(Next, ResponseInfo), Failure>, Stop> {
         let idle = IdleLimits {
             downstream: listener.http.body_idle_timeout,
-            upstream: route.idle_timeout.unwrap_or(UPSTREAM_IDLE),
+            upstream: route.idle_timeout.unwrap_or(listener.http.body_idle_timeout),
         };
         let has_no_body = self.request.body == BodyLength::Empty && self.request.head.protocol().is_none();
         let request = if has_no_body { Direction::ended() } else { Direction::default() };

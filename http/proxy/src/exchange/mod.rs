@@ -35,6 +35,8 @@ use crate::snapshot::{Action, ErrorPage, ListenerConfig, Route};
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) head: RequestHead,
+    /// For the response; lives with the request so that both go back to the core together.
+    pub(crate) response: ResponseHead,
     pub(crate) body: BodyLength,
     /// What the client wants of its connection afterwards.
     pub(crate) persistence: Persistence,
@@ -202,6 +204,7 @@ impl<'a> Exchange<'a> {
             protocol: request.head.version,
             ..Outcome::default()
         };
+        let response = std::mem::take(&mut request.response);
         Self {
             request_id: RequestId::random(core.random(), core.random()),
             core,
@@ -209,7 +212,7 @@ impl<'a> Exchange<'a> {
             request,
             downstream,
             timers,
-            response: ResponseHead::default(),
+            response,
             client: None,
             outcome,
             routed: None,
@@ -222,6 +225,7 @@ impl<'a> Exchange<'a> {
     /// The request path, in order.
     async fn stops(&mut self, snapshot: &Rc<LiveSnapshot>, listener: &ListenerConfig) -> Result<Next, Stop> {
         self.identify(listener)?;
+        self.check_session(listener)?;
         self.normalise_path(listener)?;
         //  7  route: this core's snapshot, host → path → matches
         let routes = &listener.routes;
@@ -419,5 +423,6 @@ impl<'a> Exchange<'a> {
         if let Some(listener) = listener {
             self.log(listener);
         }
+        self.request.response = std::mem::take(&mut self.response);
     }
 }

@@ -42,6 +42,21 @@ impl Exchange<'_> {
         Ok(())
     }
 
+    /// A connection vouches only for hosts under the client-certificate rules that its handshake went by: anything
+    /// else would pass mTLS by with the session of another name (C39, C40; RFC 9110 §15.5.20).
+    pub(super) fn check_session(&self, listener: &ListenerConfig) -> Result<(), Stop> {
+        let (Some(context), Some(session)) = (&listener.tls, &self.conn.tls) else { return Ok(()) };
+        let host = http_wire::authority::host_without_port(self.request.head.authority());
+        if session.server_name.as_ref().is_some_and(|name| name.as_bytes() == host) {
+            return Ok(());
+        }
+        let policy = std::str::from_utf8(host).ok().and_then(|host| context.policy_of(host));
+        if policy.is_some() && policy == session.policy {
+            return Ok(());
+        }
+        Err(Stop::reply(Reason::Misdirected))
+    }
+
     /// One normalised path for routing, policies, logs and the backend (C16).
     pub(super) fn normalise_path(&mut self, listener: &ListenerConfig) -> Result<(), Stop> {
         let head = &mut self.request.head;

@@ -53,7 +53,7 @@ impl<'a> Value<'a> {
 /// How many bytes at the start surely stand for themselves. Whole blocks without a branch, so that the compiler
 /// makes vector code of them.
 fn plain_len(bytes: &[u8]) -> usize {
-    let is_special = |b: u8| b < 0x20 || b > 0x7e || b == b'"' || b == b'\\';
+    let is_special = |b: u8| !(0x20..=0x7e).contains(&b) || b == b'"' || b == b'\\';
     let blocks = bytes.chunks_exact(16);
     let tail = blocks.remainder();
     let plain_blocks =

@@ -3,14 +3,15 @@
 //! Config may come from a feed, so a pattern is bounded twice: its text and the program it compiles to. The
 //! engine backtracks never, so a client cannot make a match slow. Used by routing and by path rewrites.
 
+use control_api::defaults::route as limits;
 use regex::bytes::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::literal::Extractor;
 
 /// Bytes of a pattern's text.
-pub const PATTERN_BYTES_MAX: usize = 1024;
+pub const PATTERN_BYTES_MAX: usize = limits::REGEX_BYTES_MAX;
 /// Bytes of the compiled program.
-const PROGRAM_BYTES_MAX: usize = 1024 * 1024;
+const PROGRAM_BYTES_MAX: usize = limits::REGEX_COMPILED_BYTES_MAX;
 /// Bytes of the lazily built automaton, per pattern and core.
 const CACHE_BYTES_MAX: usize = 256 * 1024;
 

@@ -1,7 +1,7 @@
 //! What becomes of a path on its way to the upstream or into a redirect.
 //!
-//! A rewrite works on the normalised path without the query. Its result always starts with `/`. It is not normalised
-//! again: a replacement is config, and what is kept of the client's path was normalised before.
+//! A rewrite works on the normalised path without the query. Its result always starts with `/`. The caller checks it
+//! again (`path::recheck`): what a pattern keeps of the client's path may form new dot segments (C16).
 
 use regex::bytes::Regex;
 

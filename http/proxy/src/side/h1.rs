@@ -361,11 +361,6 @@ impl H1Side {
         self.decoder.is_done()
     }
 
-    /// Forgets what waits to be written.
-    pub(crate) fn drop_output(&mut self) {
-        self.output.clear();
-    }
-
     /// Ends the sending direction, then reads and drops what still comes until the peer ends too: a close with
     /// unread bytes would reset the connection and could destroy the answer on its way (RFC 9112 §9.6).
     pub(crate) fn poll_linger(&mut self, cx: &mut Context<'_>, left_bytes: &mut u64) -> Poll<()> {

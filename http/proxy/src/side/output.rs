@@ -98,9 +98,4 @@ impl Output {
             self.staged_sent = std::mem::take(&mut self.behind_sent);
         }
     }
-
-    /// Forgets everything: the connection is about to be closed.
-    pub(crate) fn clear(&mut self) {
-        *self = Self::default();
-    }
 }

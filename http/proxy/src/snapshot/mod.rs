@@ -1,6 +1,8 @@
 //! The immutable configuration of one core, and its making from resources.
 
 mod compile;
+#[cfg(test)]
+mod limits_page;
 mod model;
 mod stats;
 

@@ -8,6 +8,7 @@
 use rustc_hash::FxHashMap;
 
 use super::model::{LogSink, StatId};
+use crate::record::TABLE_SIZES_MAX;
 
 /// What a series is about; ids of different families are unrelated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,13 +33,13 @@ impl StatFamily {
         }
     }
 
-    /// Series of a family, the overflow series not counted.
+    /// Series of a family, the overflow series not counted; with it, what a core's tables hold.
     pub const fn series_max(self) -> usize {
         match self {
-            Self::Listener => 255,
-            Self::Route => 16_383,
-            Self::Cluster => 8_191,
-            Self::Endpoint => 65_535,
+            Self::Listener => TABLE_SIZES_MAX.listeners - 1,
+            Self::Route => TABLE_SIZES_MAX.routes - 1,
+            Self::Cluster => TABLE_SIZES_MAX.clusters - 1,
+            Self::Endpoint => TABLE_SIZES_MAX.endpoints - 1,
         }
     }
 

@@ -6,6 +6,7 @@
 //! as it was.
 
 use super::{Persistence, WriteError};
+use crate::decimal::Decimal;
 use crate::fields::{FieldSet, Fields};
 use crate::head::{BodyLength, Method, RequestHead, ResponseHead, Version};
 use crate::token::{BLOCK_BYTES, Block, first_bits, is_token};
@@ -266,19 +267,7 @@ pub fn write_last_chunk(out: &mut Vec<u8>, trailers: Option<&Fields>) {
 }
 
 fn write_decimal(out: &mut Vec<u8>, number: u64) {
-    let mut digits = [b'0'; 20];
-    let mut at = digits.len();
-    let mut rest = number;
-    loop {
-        at -= 1;
-        // A remainder by ten is a digit.
-        digits[at] += u8::try_from(rest % 10).unwrap_or(0);
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
+    out.extend_from_slice(Decimal::new(number).as_bytes());
 }
 
 /// The phrase of RFC 9110 §15 (and RFC 6585) for people who read wires; nothing else reads it.

@@ -374,8 +374,18 @@ static ACCESS_LOG: Object = Object {
         ),
         field!("path", Kind::Text(&LOG_FILE), NONE, "Of `to: file`."),
         field!("address", Kind::Text(&SYSLOG), NONE, "Of `to: syslog`."),
-        field!("tag", Kind::Text(&NAME), OptionalOr("`shard-proxy`"), "Application name, of `to: syslog`."),
-        field!("template", Kind::Text(&TEMPLATE), OptionalOr("JSON"), "Text lines instead of JSON."),
+        field!(
+            "tag",
+            Kind::Text(&SYSLOG_TAG),
+            OptionalOr("`shard-proxy`"),
+            "Application name, of `to: syslog`."
+        ),
+        field!(
+            "template",
+            Kind::Text(&TEMPLATE),
+            OptionalOr("JSON"),
+            "Text lines instead of JSON; the fields are listed at the end of this page."
+        ),
         field!(
             "success_sample",
             numbers(listener::ACCESS_LOG_SUCCESS_SAMPLE),

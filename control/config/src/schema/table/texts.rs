@@ -28,7 +28,8 @@ rule! {
     MEDIA_TYPE = rules::content_type, "media type", "text/html; charset=utf-8";
     DATE = rules::date, "UTC date", "2027-01-31";
     ORIGIN = rules::origin, "origin: exact, with a `*.` host, or `*`", "https://app.example.com";
-    TEMPLATE = rules::log_template, "template with `%NAME%` operators", "%START_TIME% %RESPONSE_CODE%";
+    TEMPLATE = rules::log_template, "template with `%field%`s", "%time% %client% \"%method% %path%\" %status%";
+    SYSLOG_TAG = rules::syslog_tag, "printable characters without blanks", "shard-proxy";
     SYSLOG = rules::syslog_address, "syslog address", "unix:/dev/log";
     UPGRADE = rules::upgrade, "upgrade protocol", "websocket";
 }

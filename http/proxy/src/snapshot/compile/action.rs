@@ -208,10 +208,9 @@ pub(super) fn redirect(mut action: RedirectAction, path: &PathRule) -> Checked<R
     let host = if host.is_empty() { None } else { Some(host_text("host_redirect", host)?) };
     let port = match std::mem::take(&mut action.port_redirect) {
         0 => None,
-        port => Some(
-            u16::try_from(port)
-                .or_else(|_| Err(Fault::new("port_redirect", format!("is {port}, ports end at 65535"))))?,
-        ),
+        port => Some(u16::try_from(port).map_err(|error| {
+            Fault::new("port_redirect", format!("is {port}, which is no port ({error})"))
+        })?),
     };
     let path_rewrite = match action.path_rewrite_specifier.take() {
         None => None,

@@ -314,7 +314,8 @@ fn cidr(range: &CidrRange) -> Checked<Cidr> {
     })?;
     // Envoy reads no length as 0, which here would trust the world.
     let bits = range.prefix_len.ok_or_else(|| Fault::missing("prefix_len"))?.value;
-    let bits = u8::try_from(bits).or_else(|_| Err(Fault::new("prefix_len", format!("is {bits}"))))?;
+    let bits =
+        u8::try_from(bits).map_err(|error| Fault::new("prefix_len", format!("is {bits} ({error})")))?;
     Cidr::new(address, bits).map_err(|error| Fault::new("prefix_len", format!("is refused: {error}")))
 }
 

@@ -172,7 +172,7 @@ fn deprecation(text: String) -> Checked<String> {
 
 /// RFC 8594 §3: an HTTP date.
 fn sunset(text: String) -> Checked<String> {
-    if !unix_s(&text).is_some_and(|unix_s| http_wire::date::imf_fixdate(unix_s) == text.as_bytes()) {
+    if unix_s(&text).is_none_or(|unix_s| http_wire::date::imf_fixdate(unix_s) != text.as_bytes()) {
         return Err(Fault::new(
             "sunset",
             format!("is {text:?}, write an HTTP date such as `Sun, 06 Nov 1994 08:49:37 GMT`"),

@@ -76,7 +76,7 @@ fn server_context(
     };
     builder.client_auth = client_auth(common.validation.take(), required).within("common_tls_context")?;
     for (label, certificate) in &common.certificates {
-        let (chain, key) = chain_and_key(certificate).within("common_tls_context")?;
+        let (chain, key) = chain_and_key(certificate).within(label).within("common_tls_context")?;
         let identity = Identity { label, chain_pem: &chain, key_pem: &key };
         builder
             .certificate(&CertifiedName { identity, names: ServedNames::FromCertificate, client_auth: None })
@@ -228,7 +228,7 @@ fn client_context(
     let built = match common.certificates.first() {
         None => builder.build(None),
         Some((label, certificate)) => {
-            let (chain, key) = chain_and_key(certificate).within("common_tls_context")?;
+            let (chain, key) = chain_and_key(certificate).within(label).within("common_tls_context")?;
             builder.build(Some(&Identity { label, chain_pem: &chain, key_pem: &key }))
         }
     };

@@ -93,7 +93,8 @@ pub(super) fn bounded_u32(
 /// A bound of something that is counted in `usize`.
 pub(super) fn bounded_count(field: &str, value: Option<u32>, bound: &Bound<u32>) -> Checked<usize> {
     let value = bounded(field, value, bound)?;
-    usize::try_from(value).or_else(|_| Err(Fault::new(field, "is too large for this machine")))
+    usize::try_from(value)
+        .map_err(|error| Fault::new(field, format!("is {value}, too large for this machine ({error})")))
 }
 
 /// A switch that shard has in one position only; unset means that position.
@@ -177,8 +178,9 @@ pub(super) fn host_and_port(field: &str, address: Option<Address>) -> Checked<(S
     let within = |fault: Fault| fault.within("socket_address").within(field);
     let host = std::mem::take(&mut socket.address);
     let port = match socket.port_specifier.take() {
-        Some(socket_address::PortSpecifier::PortValue(port)) => u16::try_from(port)
-            .or_else(|_| Err(within(Fault::new("port_value", format!("is {port}, ports end at 65535")))))?,
+        Some(socket_address::PortSpecifier::PortValue(port)) => u16::try_from(port).map_err(|error| {
+            within(Fault::new("port_value", format!("is {port}, which is no port ({error})")))
+        })?,
         Some(socket_address::PortSpecifier::NamedPort(_)) => {
             return Err(within(Fault::unsupported("named_port")));
         }

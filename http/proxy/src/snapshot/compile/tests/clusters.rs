@@ -229,6 +229,10 @@ fn protocols_and_pools_arrive() {
         (pool.h2_ping_interval, pool.h2_ping_timeout),
         (Some(Duration::from_secs(5)), Duration::from_secs(2))
     );
+}
+
+#[test]
+fn protocols_are_refused_by_field() {
     let h1 = Http1ProtocolOptions::default();
     assert_eq!(
         first(&with(protocol(ProtocolConfig::HttpProtocolOptions(h1), None))).protocol,
@@ -264,6 +268,10 @@ fn protocols_and_pools_arrive() {
         let refusal = refusal(&with(protocol(config, None)));
         assert!(refusal.contains(expected), "{refusal}");
     }
+}
+
+#[test]
+fn options_of_the_cluster_are_checked() {
     let mut resources = small();
     let options = v1::ClusterOptions { h2_connections_max: Some(65), ..Default::default() };
     resources.clusters[0].metadata = Some(Metadata {

@@ -199,6 +199,13 @@ fn route_fields_that_shard_lacks() {
             |r| edit_route(r, |t| t.action = Some(Chosen::NonForwardingAction(Default::default()))),
             of_route("non_forwarding_action"),
         ),
+    ]);
+}
+
+#[test]
+fn action_fields_that_shard_lacks() {
+    let of_route = |field: &str| format!("{HOST}.routes[0].{field}");
+    check(&[
         (|r| edit_action(r, |a| a.retry_policy = Some(Default::default())), of_route("route.retry_policy")),
         (|r| edit_action(r, |a| a.priority = 1), of_route("route.priority")),
         (

@@ -73,41 +73,43 @@ fn timeouts_have_a_default_an_end_and_an_off() {
     assert!(refusal(&resources).contains("route.idle_timeout is 0ns, it must lie between"));
 }
 
+fn entry(name: &str, weight: Option<control_api::envoy::google::UInt32Value>) -> ClusterWeight {
+    ClusterWeight { name: name.to_owned(), weight, ..Default::default() }
+}
+
+fn weighted(clusters: Vec<ClusterWeight>, by_hash: Option<bool>) -> Option<ClusterSpecifier> {
+    let random_value_specifier = by_hash
+        .map(|value| RandomValueSpecifier::UseHashPolicy(control_api::envoy::google::BoolValue { value }));
+    let weighted = WeightedCluster { clusters, random_value_specifier, ..Default::default() };
+    Some(ClusterSpecifier::WeightedClusters(weighted))
+}
+
+fn policy(specifier: PolicySpecifier) -> Vec<HashPolicy> {
+    vec![HashPolicy { policy_specifier: Some(specifier), ..Default::default() }]
+}
+
+fn by_cookie(name: &str) -> Vec<HashPolicy> {
+    policy(PolicySpecifier::Cookie(hash_policy::Cookie { name: name.to_owned(), ..Default::default() }))
+}
+
+fn three_clusters() -> Resources {
+    let mut resources = small();
+    resources.clusters.extend([cluster("canary"), cluster("off")]);
+    resources
+}
+
 #[test]
 fn splits_keep_their_weights_and_leave_nothing_to_weight_0() {
-    let entry = |name: &str, weight| ClusterWeight { name: name.to_owned(), weight, ..Default::default() };
-    let weighted = |clusters: Vec<ClusterWeight>, by_hash: Option<bool>| {
-        let random_value_specifier = by_hash.map(|value| {
-            RandomValueSpecifier::UseHashPolicy(control_api::envoy::google::BoolValue { value })
-        });
-        Some(ClusterSpecifier::WeightedClusters(WeightedCluster {
-            clusters,
-            random_value_specifier,
-            ..Default::default()
-        }))
-    };
-    let policy = |specifier| vec![HashPolicy { policy_specifier: Some(specifier), ..Default::default() }];
-    let by_header = |name: &str| {
-        policy(PolicySpecifier::Header(hash_policy::Header {
-            header_name: name.to_owned(),
-            ..Default::default()
-        }))
-    };
-    let by_cookie = |name: &str| {
-        policy(PolicySpecifier::Cookie(hash_policy::Cookie { name: name.to_owned(), ..Default::default() }))
-    };
-    let base = || {
-        let mut resources = small();
-        resources.clusters.extend([cluster("canary"), cluster("off")]);
-        resources
-    };
-    let mut resources = base();
+    let mut resources = three_clusters();
     edit_action(&mut resources, |a| {
         a.cluster_specifier = weighted(
             vec![entry("backend", number(90)), entry("off", number(0)), entry("canary", number(10))],
             Some(true),
         );
-        a.hash_policy = by_header("X-User");
+        a.hash_policy = policy(PolicySpecifier::Header(hash_policy::Header {
+            header_name: "X-User".to_owned(),
+            ..Default::default()
+        }));
     });
     only(&resources, |route| {
         let Action::Forward(forward) = &route.action else { panic!("forwards") };
@@ -115,6 +117,10 @@ fn splits_keep_their_weights_and_leave_nothing_to_weight_0() {
         assert_eq!(forward.split.weight_total, 100);
         assert!(matches!(&forward.split.hash_by, Some(SplitKey::Field(name)) if name == "x-user"));
     });
+}
+
+#[test]
+fn splits_are_refused_by_field() {
     let refused = [
         (weighted(vec![entry("backend", number(0))], None), vec![], "needs a cluster with a weight above 0"),
         (weighted(vec![], None), vec![], "needs a cluster with a weight above 0"),
@@ -158,7 +164,7 @@ fn splits_keep_their_weights_and_leave_nothing_to_weight_0() {
         (None, vec![], "route.cluster is required"),
     ];
     for (specifier, hash_policy, expected) in refused {
-        let mut resources = base();
+        let mut resources = three_clusters();
         edit_action(&mut resources, |a| (a.cluster_specifier, a.hash_policy) = (specifier, hash_policy));
         let refusal = refusal(&resources);
         assert!(refusal.contains(expected), "{refusal}");

@@ -113,17 +113,24 @@ fn tickets_have_a_source() {
     }
 }
 
+type DownstreamEdit<'a> = &'a dyn Fn(&mut DownstreamTlsContext);
+
+fn check_downstream(table: &[(DownstreamEdit<'_>, &str)]) {
+    for (edit, expected) in table {
+        let mut context = by_name();
+        edit(&mut context);
+        let refusal = refusal(&downstream(&context));
+        assert!(
+            refusal.starts_with("Listener \"edge\": filter_chains[0].transport_socket")
+                && refusal.contains(expected),
+            "{refusal}"
+        );
+    }
+}
+
 #[test]
-fn downstream_contexts_are_refused_by_name() {
-    type Edit<'a> = &'a dyn Fn(&mut DownstreamTlsContext);
-    let other = pair("other.example");
-    let ca = |pem: &str| {
-        Some(ValidationContextType::ValidationContext(CertificateValidationContext {
-            trusted_ca: inline(pem),
-            ..Default::default()
-        }))
-    };
-    let table: [(Edit<'_>, &str); 13] = [
+fn common_parts_of_a_context_are_refused_by_name() {
+    check_downstream(&[
         (&|c| c.common_tls_context = None, "common_tls_context is required"),
         (&|c| common(c).tls_certificate_sds_secret_configs.clear(), "is refused"),
         (
@@ -156,6 +163,19 @@ fn downstream_contexts_are_refused_by_name() {
             },
             "tls_params.cipher_suites is not supported",
         ),
+    ]);
+}
+
+#[test]
+fn downstream_parts_of_a_context_are_refused_by_name() {
+    let other = pair("other.example");
+    let ca = |pem: &str| {
+        Some(ValidationContextType::ValidationContext(CertificateValidationContext {
+            trusted_ca: inline(pem),
+            ..Default::default()
+        }))
+    };
+    check_downstream(&[
         (&|c| c.require_sni = switch(true), "typed_config.require_sni is not supported"),
         (
             &|c| c.require_client_certificate = switch(true),
@@ -176,19 +196,9 @@ fn downstream_contexts_are_refused_by_name() {
                 common(c).tls_certificates =
                     vec![TlsCertificate { password: inline("x"), ..certificate(&other) }]
             },
-            "common_tls_context.password is not supported",
+            "common_tls_context.tls_certificates[0].password is not supported",
         ),
-    ];
-    for (edit, expected) in table {
-        let mut context = by_name();
-        edit(&mut context);
-        let refusal = refusal(&downstream(&context));
-        assert!(
-            refusal.starts_with("Listener \"edge\": filter_chains[0].transport_socket")
-                && refusal.contains(expected),
-            "{refusal}"
-        );
-    }
+    ]);
 }
 
 #[test]

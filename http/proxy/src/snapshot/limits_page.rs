@@ -1,0 +1,391 @@
+//! docs/limits.md, made from the constants that the compiler checks, so that the page cannot differ from the code.
+
+use std::fmt::{Debug, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use control_api::defaults::{Bound, Range, cluster, h2, listener, route};
+
+use super::{LOG_SINKS_MAX, StatFamily};
+use crate::reason::Reason;
+
+const HEAD: &str = "# Limits
+
+Every limit of shard-proxy that a config can set, as a careful operator would set it, and what happens at it. The
+keys are those of the resources (docs/resources.md); docs/config.md has the names that service files use. A value
+outside its range is refused when the config is loaded. Counts of connections are per core. *Reason* is the code in
+the problem document, the log line and the metrics (docs/reason-codes.md). This page is generated from
+`control/api/src/defaults.rs` and `http/proxy/src/snapshot/limits_page.rs`; run the test with
+`SHARD_REGENERATE_DOCS=1` after a change.
+
+";
+
+const TABLE_HEAD: &str = "| Limit | Default | Range | At the limit | Reason |\n|---|---|---|---|---|\n";
+
+/// One line of the page.
+struct Row {
+    name: &'static str,
+    default: String,
+    range: String,
+    effect: &'static str,
+    reason: Option<Reason>,
+}
+
+/// Values in the form in which a reader thinks of them.
+trait Shown {
+    fn shown(&self) -> String;
+}
+
+impl Shown for Duration {
+    fn shown(&self) -> String {
+        let seconds = self.as_secs();
+        match seconds {
+            _ if self.subsec_nanos() > 0 => format!("{} ms", self.as_millis()),
+            0 => "0".to_owned(),
+            _ if seconds.is_multiple_of(86_400) => format!("{} d", seconds / 86_400),
+            _ if seconds.is_multiple_of(3_600) => format!("{} h", seconds / 3_600),
+            _ => format!("{seconds} s"),
+        }
+    }
+}
+
+macro_rules! shown_as_number {
+    ($($number:ty),*) => {
+        $(impl Shown for $number {
+            fn shown(&self) -> String {
+                let plain = self.to_string();
+                if plain.contains('.') {
+                    return plain;
+                }
+                let groups: Vec<&[u8]> = plain.as_bytes().rchunks(3).rev().collect();
+                String::from_utf8_lossy(&groups.join(&b","[..])).into_owned()
+            }
+        })*
+    };
+}
+
+shown_as_number!(u32, u64, usize, f64);
+
+fn bound<T: Shown>(
+    name: &'static str,
+    bound: &Bound<T>,
+    effect: &'static str,
+    reason: Option<Reason>,
+) -> Row {
+    let range = format!("{} – {}", bound.min.shown(), bound.max.shown());
+    Row { name, default: bound.default.shown(), range, effect, reason }
+}
+
+fn range<T: Shown>(
+    name: &'static str,
+    range: &Range<T>,
+    effect: &'static str,
+    reason: Option<Reason>,
+) -> Row {
+    let shown = format!("{} – {}", range.min.shown(), range.max.shown());
+    Row { name, default: "none".to_owned(), range: shown, effect, reason }
+}
+
+fn fixed<T: Shown>(name: &'static str, value: T, effect: &'static str, reason: Option<Reason>) -> Row {
+    Row { name, default: value.shown(), range: "fixed".to_owned(), effect, reason }
+}
+
+fn listener_rows() -> Vec<Row> {
+    use Reason as R;
+    vec![
+        bound(
+            "`connections_max`",
+            &listener::CONNECTIONS,
+            "The connection is closed at once and counted.",
+            Some(R::ConnectionLimit),
+        ),
+        bound(
+            "`listener_filters_timeout` (PROXY header)",
+            &listener::PROXY_HEADER_TIMEOUT,
+            "Close.",
+            Some(R::ProxyProtocolTimeout),
+        ),
+        bound(
+            "`transport_socket_connect_timeout` (TLS handshake)",
+            &listener::HANDSHAKE_TIMEOUT,
+            "Close.",
+            Some(R::TlsHandshakeTimeout),
+        ),
+        bound(
+            "`request_headers_timeout`",
+            &listener::HEADER_TIMEOUT,
+            "408 and close; HTTP/2: the connection is closed.",
+            Some(R::HeaderTimeout),
+        ),
+        bound(
+            "`request_line_bytes_max`",
+            &listener::REQUEST_LINE_BYTES,
+            "414 and close.",
+            Some(R::RequestLineTooLong),
+        ),
+        bound(
+            "`max_request_headers_kb` (KiB, on the wire in HTTP/1, decoded in HTTP/2)",
+            &listener::HEADER_KIB,
+            "431; HTTP/1 closes, HTTP/2 ends the stream.",
+            Some(R::HeadTooLarge),
+        ),
+        bound(
+            "`max_headers_count`",
+            &listener::HEADER_COUNT,
+            "431; HTTP/1 closes, HTTP/2 ends the stream.",
+            Some(R::TooManyFields),
+        ),
+    ]
+}
+
+fn connection_rows() -> Vec<Row> {
+    use Reason as R;
+    vec![
+        bound(
+            "`idle_timeout` (between requests)",
+            &listener::IDLE_TIMEOUT,
+            "Close, or GOAWAY. Control frames do not refresh it.",
+            Some(R::IdleTimeout),
+        ),
+        bound(
+            "`stream_idle_timeout` (a body without progress)",
+            &listener::BODY_IDLE_TIMEOUT,
+            "The exchange ends: 408 while the request is awaited.",
+            Some(R::BodyTimeout),
+        ),
+        range(
+            "`max_connection_duration`",
+            &listener::CONNECTION_AGE,
+            "Close at the next safe moment, or GOAWAY.",
+            Some(R::ConnectionAgeMax),
+        ),
+        bound(
+            "`connection_age_jitter` (share of the age and request limits)",
+            &listener::AGE_JITTER,
+            "Spreads the two limits over connections.",
+            None,
+        ),
+        range(
+            "`max_requests_per_connection`",
+            &listener::REQUESTS_PER_CONNECTION,
+            "The last answer says `Connection: close`, or GOAWAY.",
+            None,
+        ),
+        bound("`xff_num_trusted_hops`", &listener::XFF_HOPS, "Hops further away are not believed.", None),
+        bound(
+            "`access_log_success_sample`",
+            &listener::ACCESS_LOG_SUCCESS_SAMPLE,
+            "Other successes are not logged; errors always are.",
+            None,
+        ),
+        fixed("`upgrade_configs` entries", listener::UPGRADES_MAX, "The config is refused.", None),
+    ]
+}
+
+fn h2_rows() -> Vec<Row> {
+    use Reason as R;
+    vec![
+        bound("`max_concurrent_streams`", &h2::STREAMS, "REFUSED_STREAM: the client may try again.", None),
+        bound(
+            "`initial_stream_window_size` (bytes)",
+            &h2::STREAM_WINDOW_BYTES,
+            "The client waits for credit.",
+            None,
+        ),
+        bound(
+            "`initial_connection_window_size` (bytes)",
+            &h2::CONNECTION_WINDOW_BYTES,
+            "The client waits for credit.",
+            None,
+        ),
+        bound("`h2_frame_bytes_max`", &h2::FRAME_BYTES, "FRAME_SIZE_ERROR.", Some(R::H2ProtocolError)),
+        bound(
+            "`h2_resets_max` (in 10 s, ours and theirs)",
+            &h2::RESETS,
+            "GOAWAY ENHANCE_YOUR_CALM.",
+            Some(R::H2FloodResets),
+        ),
+        bound(
+            "`h2_control_frames_max` (in 10 s)",
+            &h2::CONTROL_FRAMES,
+            "GOAWAY ENHANCE_YOUR_CALM.",
+            Some(R::H2FloodControl),
+        ),
+        bound(
+            "`h2_small_data_frames_max` (in 10 s)",
+            &h2::SMALL_DATA_FRAMES,
+            "GOAWAY ENHANCE_YOUR_CALM.",
+            Some(R::H2FloodSmallData),
+        ),
+    ]
+}
+
+fn route_rows() -> Vec<Row> {
+    use Reason as R;
+    vec![
+        bound(
+            "`timeout` (request to response head; 0: off)",
+            &route::TIMEOUT,
+            "504.",
+            Some(R::UpstreamTimeoutFirstByte),
+        ),
+        range(
+            "`idle_timeout`",
+            &route::IDLE_TIMEOUT,
+            "The exchange ends: 504 before the response head.",
+            Some(R::UpstreamTimeoutIdle),
+        ),
+        bound(
+            "`body_bytes_max` (0 or unset in the resource: no limit; the loader writes the default)",
+            &route::BODY_BYTES,
+            "413, by Content-Length and by counting.",
+            Some(R::BodyTooLarge),
+        ),
+        range(
+            "`client_limit.requests_per_second`",
+            &route::REQUESTS_PER_SECOND,
+            "429 with Retry-After.",
+            Some(R::RateLimited),
+        ),
+        range(
+            "`client_limit.connections_max` (listener)",
+            &route::CLIENT_CONNECTIONS,
+            "Close.",
+            Some(R::ClientConnectionsExceeded),
+        ),
+        range("`weight` of a cluster in a split", &route::WEIGHT, "The config is refused.", None),
+        fixed(
+            "Matchers on headers, and on query parameters, of a route",
+            route::MATCHERS_MAX,
+            "The config is refused.",
+            None,
+        ),
+        fixed("Header operations of a level", route::FIELD_OPS_MAX, "The config is refused.", None),
+        fixed("Bytes of a pattern", route::REGEX_BYTES_MAX, "The config is refused.", None),
+        fixed("Bytes of a compiled pattern", route::REGEX_COMPILED_BYTES_MAX, "The config is refused.", None),
+        fixed(
+            "Bytes of a direct response or error page",
+            route::BODY_INLINE_BYTES_MAX,
+            "The config is refused.",
+            None,
+        ),
+    ]
+}
+
+fn cluster_rows() -> Vec<Row> {
+    use Reason as R;
+    vec![
+        bound(
+            "`connect_timeout` (TCP and TLS)",
+            &cluster::CONNECT_TIMEOUT,
+            "504, after a try elsewhere.",
+            Some(R::UpstreamConnectTimeout),
+        ),
+        bound("`connections_max` (per endpoint)", &cluster::CONNECTIONS, "503.", Some(R::UpstreamPoolFull)),
+        bound(
+            "`idle_max` (per endpoint)",
+            &cluster::IDLE_CONNECTIONS,
+            "The connection is closed instead of kept.",
+            None,
+        ),
+        bound("`idle_timeout`", &cluster::IDLE_TIMEOUT, "The idle connection is closed.", None),
+        range(
+            "`max_requests_per_connection`",
+            &cluster::REQUESTS_PER_CONNECTION,
+            "The connection is closed after its last request.",
+            None,
+        ),
+        bound(
+            "`h2_connections_max` (per endpoint)",
+            &cluster::H2_CONNECTIONS,
+            "503 when all their streams are taken.",
+            Some(R::UpstreamPoolFull),
+        ),
+        bound("`max_concurrent_streams`", &cluster::H2_STREAMS, "Another connection is opened.", None),
+        range("`connection_keepalive.interval`", &cluster::H2_PING_INTERVAL, "A PING is sent.", None),
+        bound(
+            "`connection_keepalive.timeout`",
+            &cluster::H2_PING_TIMEOUT,
+            "The connection is given up.",
+            None,
+        ),
+        bound(
+            "`dns_refresh_rate` (shortest time between look-ups)",
+            &cluster::DNS_REFRESH_MIN,
+            "A shorter TTL waits.",
+            None,
+        ),
+        bound(
+            "`dns_stale_max` (last good answer)",
+            &cluster::DNS_STALE_MAX,
+            "The addresses go; 503 when none is left.",
+            Some(R::NoEndpoint),
+        ),
+        bound("`load_balancing_weight`", &cluster::ENDPOINT_WEIGHT, "The config is refused.", None),
+        fixed("Endpoints of a cluster", cluster::ENDPOINTS_MAX, "The config is refused.", None),
+    ]
+}
+
+fn process_rows() -> Vec<Row> {
+    let shared = "Further names share the series `other`.";
+    vec![
+        fixed("Listener series in the metrics", StatFamily::Listener.series_max(), shared, None),
+        fixed("Route series", StatFamily::Route.series_max(), shared, None),
+        fixed("Cluster series", StatFamily::Cluster.series_max(), shared, None),
+        fixed("Endpoint series", StatFamily::Endpoint.series_max(), shared, None),
+        fixed("Access log targets in the life of a process", LOG_SINKS_MAX, "The config is refused.", None),
+        fixed(
+            "Bytes of a resource's or route's name",
+            control_api::defaults::NAME_BYTES_MAX,
+            "The config is refused.",
+            None,
+        ),
+    ]
+}
+
+fn page() -> String {
+    let mut out = HEAD.to_owned();
+    let sections = [
+        ("Listeners", listener_rows()),
+        ("Connections and exchanges", connection_rows()),
+        ("HTTP/2 towards clients", h2_rows()),
+        ("Routes", route_rows()),
+        ("Clusters (per core)", cluster_rows()),
+        ("The process", process_rows()),
+    ];
+    for (at, (title, rows)) in sections.into_iter().enumerate() {
+        let gap = if at == 0 { "" } else { "\n" };
+        write!(out, "{gap}## {title}\n\n{TABLE_HEAD}").expect("a String takes every text");
+        for Row { name, default, range, effect, reason } in rows {
+            let reason = reason.map_or_else(|| "–".to_owned(), |reason| format!("`{}`", reason.code()));
+            writeln!(out, "| {name} | {default} | {range} | {effect} | {reason} |")
+                .expect("a String takes every text");
+        }
+    }
+    out
+}
+
+#[test]
+fn the_page_in_docs_is_this_one() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/limits.md");
+    if std::env::var_os("SHARD_REGENERATE_DOCS").is_some() {
+        std::fs::write(&path, page()).expect("docs/ is writable");
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(found == page(), "docs/limits.md is stale: run this test with SHARD_REGENERATE_DOCS=1");
+}
+
+#[test]
+fn values_read_as_people_write_them() {
+    fn check(value: &(impl Shown + Debug), shown: &str) {
+        assert_eq!(value.shown(), shown, "{value:?}");
+    }
+    check(&1_048_576_u32, "1,048,576");
+    check(&100_u32, "100");
+    check(&0.1_f64, "0.1");
+    check(&Duration::from_millis(100), "100 ms");
+    check(&Duration::from_secs(60), "60 s");
+    check(&Duration::from_secs(3_600), "1 h");
+    check(&Duration::from_secs(7 * 86_400), "7 d");
+    check(&Duration::ZERO, "0");
+}
