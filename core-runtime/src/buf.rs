@@ -1,4 +1,4 @@
-//! Byte buffers of one size, pooled per core. Who waits holds none; who reads takes one.
+//! Byte buffers of two sizes, pooled per core. Who waits holds none; who reads takes one.
 //!
 //! Buffers are zeroed once, when the pool makes them. The pool is bounded: past `buffers_max` live buffers
 //! [`Buf::try_take`] says no, which callers turn into back-pressure or a counted refusal.
@@ -7,9 +7,14 @@ use std::cell::RefCell;
 
 /// Bytes in one buffer.
 pub const BUF_BYTES: usize = 16 * 1024;
+/// Bytes in a buffer for bodies that keep filling ordinary ones: a quarter of the system calls.
+pub const BULK_BYTES: usize = 64 * 1024;
+/// Free bulk buffers kept; only as many bodies are in bulk transfer at one moment.
+const BULK_IDLE_MAX: usize = 64;
 
 struct Pool {
     free: Vec<Box<[u8]>>,
+    free_bulk: Vec<Box<[u8]>>,
     live: usize,
     live_max: usize,
     idle_max: usize,
@@ -21,6 +26,7 @@ thread_local! {
     static POOL: RefCell<Pool> = const {
         RefCell::new(Pool {
             free: Vec::new(),
+            free_bulk: Vec::new(),
             live: 0,
             live_max: usize::MAX,
             idle_max: 256,
@@ -58,6 +64,15 @@ pub struct Buf {
 impl Buf {
     /// An empty buffer, or `None` when the core's bound is reached.
     pub fn try_take() -> Option<Self> {
+        Self::take_from(|pool| pool.free.pop().unwrap_or_else(|| zeroed(BUF_BYTES)))
+    }
+
+    /// An empty buffer of [`BULK_BYTES`], or `None` when the core's bound is reached.
+    pub fn try_take_bulk() -> Option<Self> {
+        Self::take_from(|pool| pool.free_bulk.pop().unwrap_or_else(|| zeroed(BULK_BYTES)))
+    }
+
+    fn take_from(take: impl FnOnce(&mut Pool) -> Box<[u8]>) -> Option<Self> {
         POOL.with(|pool| {
             let mut pool = pool.borrow_mut();
             if pool.live >= pool.live_max {
@@ -65,27 +80,14 @@ impl Buf {
                 return None;
             }
             pool.live += 1;
-            let bytes = pool
-                .free
-                .pop()
-                .unwrap_or_else(|| vec![0; BUF_BYTES].into_boxed_slice());
-            Some(Self {
-                bytes,
-                start: 0,
-                end: 0,
-            })
+            Some(Self { bytes: take(&mut pool), start: 0, end: 0 })
         })
     }
 
     /// A buffer of at least `bytes` for what is larger than the pool's size, such as a long head. It counts
     /// towards the bound, but is freed and not kept when it is dropped.
     pub fn try_take_large(bytes: usize) -> Option<Self> {
-        let mut buf = Self::try_take()?;
-        if bytes > BUF_BYTES {
-            POOL.with(|pool| pool.borrow_mut().free.push(std::mem::take(&mut buf.bytes)));
-            buf.bytes = vec![0; bytes].into_boxed_slice();
-        }
-        Some(buf)
+        if bytes <= BUF_BYTES { Self::try_take() } else { Self::take_from(|_| zeroed(bytes)) }
     }
 
     /// The bytes that were written and not yet consumed.
@@ -117,10 +119,7 @@ impl Buf {
 
     /// Takes `count` bytes of the room as filled.
     pub fn commit(&mut self, count: usize) {
-        assert!(
-            count <= self.spare_len(),
-            "committed more than there is room"
-        );
+        assert!(count <= self.spare_len(), "committed more than there is room");
         self.end += count;
     }
 
@@ -164,11 +163,17 @@ impl Drop for Buf {
         let _gone: Result<(), std::thread::AccessError> = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             pool.live -= 1;
-            if pool.free.len() < pool.idle_max && bytes.len() == BUF_BYTES {
-                pool.free.push(bytes);
+            match bytes.len() {
+                BUF_BYTES if pool.free.len() < pool.idle_max => pool.free.push(bytes),
+                BULK_BYTES if pool.free_bulk.len() < BULK_IDLE_MAX => pool.free_bulk.push(bytes),
+                _ => {}
             }
         });
     }
+}
+
+fn zeroed(bytes: usize) -> Box<[u8]> {
+    vec![0; bytes].into_boxed_slice()
 }
 
 /// A growable byte vector that goes back to the core's pool, for bytes made here: heads, frames, ciphertext.
@@ -246,10 +251,6 @@ mod tests {
         buf.truncate(2);
         assert_eq!(buf.filled(), b"wo");
         buf.consume(2);
-        assert_eq!(
-            buf.spare_len(),
-            BUF_BYTES,
-            "an empty buffer has all its room"
-        );
+        assert_eq!(buf.spare_len(), BUF_BYTES, "an empty buffer has all its room");
     }
 }

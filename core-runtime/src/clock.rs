@@ -48,23 +48,15 @@ impl Epoch {
         NOW.set(now);
         let anchor = WALL.get();
         if anchor.unix.is_zero() || now.saturating_sub(anchor.mono) >= WALL_REFRESH {
-            WALL.set(WallAnchor {
-                mono: now,
-                unix: system_time(),
-            });
+            WALL.set(WallAnchor { mono: now, unix: system_time() });
         }
         now
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the one place where wall time is read"
-)]
+#[expect(clippy::disallowed_methods, reason = "the one place where wall time is read")]
 fn system_time() -> Duration {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Monotonic time of this loop turn, since the process's epoch.

@@ -77,6 +77,11 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) {
     });
 }
 
+/// Puts every task of this thread's shard on the ready queue.
+pub(crate) fn wake_all() {
+    EXEC.with(|exec| exec.tasks.borrow().iter().flatten().for_each(Task::schedule));
+}
+
 /// Lets every other ready task run once before the caller goes on.
 pub async fn yield_now() {
     let mut yielded = false;

@@ -20,10 +20,7 @@ const TEXT_BYTES_MAX: usize = 64 * 1024;
 pub fn send(socket: &UnixStream, text: &str, fds: &[RawFd]) -> io::Result<()> {
     let len = u32::try_from(text.len()).map_err(io::Error::other)?;
     if text.len() > TEXT_BYTES_MAX {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "message text is too long",
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "message text is too long"));
     }
     // The descriptors ride on the length word, so that they arrive with its first byte.
     let header = len.to_be_bytes();
@@ -47,15 +44,11 @@ pub fn receive(socket: &UnixStream) -> io::Result<(String, Vec<OwnedFd>)> {
     reader.read_exact(&mut header[got..])?;
     let len = usize::try_from(u32::from_be_bytes(header)).map_err(io::Error::other)?;
     if len > TEXT_BYTES_MAX {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "message text is too long",
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "message text is too long"));
     }
     let mut text = vec![0; len];
     reader.read_exact(&mut text)?;
-    let text = String::from_utf8(text)
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let text = String::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     Ok((text, fds))
 }
 
@@ -95,16 +88,10 @@ mod tests {
     fn bounds_and_ends_are_errors() {
         let (here, there) = UnixStream::pair().expect("a pair");
         let long = "x".repeat(TEXT_BYTES_MAX + 1);
-        assert_eq!(
-            send(&here, &long, &[]).expect_err("too long").kind(),
-            io::ErrorKind::InvalidInput
-        );
+        assert_eq!(send(&here, &long, &[]).expect_err("too long").kind(), io::ErrorKind::InvalidInput);
         send(&here, "", &[]).expect("an empty text is fine");
         assert_eq!(receive(&there).expect("receive").0, "");
         drop(here);
-        assert_eq!(
-            receive(&there).expect_err("closed").kind(),
-            io::ErrorKind::UnexpectedEof
-        );
+        assert_eq!(receive(&there).expect_err("closed").kind(), io::ErrorKind::UnexpectedEof);
     }
 }

@@ -38,10 +38,7 @@ impl Token {
     pub(crate) fn from_u64(raw: u64) -> Self {
         let low = u32::try_from(raw & u64::from(u32::MAX)).expect("masked to 32 bits");
         let high = u32::try_from(raw >> 32).expect("shifted to 32 bits");
-        Self {
-            slot: low,
-            generation: high,
-        }
+        Self { slot: low, generation: high }
     }
 }
 
@@ -84,10 +81,7 @@ pub(crate) fn install(driver: Option<Driver>) {
 pub(crate) fn with_driver<T>(f: impl FnOnce(&mut Driver) -> io::Result<T>) -> io::Result<T> {
     DRIVER.with(|slot| match slot.borrow_mut().as_mut() {
         Some(driver) => f(driver),
-        None => Err(io::Error::new(
-            io::ErrorKind::NotConnected,
-            "no reactor on this thread",
-        )),
+        None => Err(io::Error::new(io::ErrorKind::NotConnected, "no reactor on this thread")),
     })
 }
 
@@ -96,11 +90,7 @@ pub(crate) fn deliver(token: Token, events: Events) {
     let state = TABLE.with(|table| {
         let table = table.borrow();
         let slot = table.slots.get(usize::try_from(token.slot).ok()?)?;
-        if slot.generation == token.generation {
-            slot.state.clone()
-        } else {
-            None
-        }
+        if slot.generation == token.generation { slot.state.clone() } else { None }
     });
     let Some(state) = state else { return };
     if events.ended {
@@ -146,31 +136,21 @@ pub(crate) struct Registered {
 impl Registered {
     /// Registers a non-blocking descriptor. `writable` says whether a write can be tried at once.
     pub(crate) fn new(fd: OwnedFd, writable: bool) -> io::Result<Self> {
-        let state = Rc::new(State {
-            writable: Cell::new(writable),
-            ..State::default()
-        });
+        let state = Rc::new(State { writable: Cell::new(writable), ..State::default() });
         let token = TABLE.with(|table| {
             let mut table = table.borrow_mut();
             let index = match table.free.pop() {
                 Some(index) => index,
                 None => {
                     let index = u32::try_from(table.slots.len()).map_err(io::Error::other)?;
-                    table.slots.push(Slot {
-                        generation: 0,
-                        state: None,
-                        fd: -1,
-                    });
+                    table.slots.push(Slot { generation: 0, state: None, fd: -1 });
                     index
                 }
             };
             let slot = &mut table.slots[index as usize];
             slot.state = Some(Rc::clone(&state));
             slot.fd = fd.as_raw_fd();
-            io::Result::Ok(Token {
-                slot: index,
-                generation: slot.generation,
-            })
+            io::Result::Ok(Token { slot: index, generation: slot.generation })
         })?;
         let this = Self { fd, token, state };
         with_driver(|driver| driver.register(this.fd.as_raw_fd(), this.token))?;
@@ -214,24 +194,16 @@ impl Registered {
         let result = call(self.fd());
         match &result {
             Ok(got) if *got < room && !self.state.ended.get() => self.state.readable.set(false),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.state.readable.set(false)
-            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.state.readable.set(false),
             _ => {}
         }
         result
     }
 
     /// Runs a write-like call and clears the writable flag when it would block.
-    pub(crate) fn write_with(
-        &self,
-        call: impl FnOnce(RawFd) -> io::Result<usize>,
-    ) -> io::Result<usize> {
+    pub(crate) fn write_with(&self, call: impl FnOnce(RawFd) -> io::Result<usize>) -> io::Result<usize> {
         let result = call(self.fd());
-        if result
-            .as_ref()
-            .is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
-        {
+        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             self.state.writable.set(false);
         }
         result

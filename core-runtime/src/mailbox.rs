@@ -2,10 +2,7 @@
 //!
 //! In: immutable snapshots and commands. Out: statistics frames, log records, things to be freed where they were
 //! made. Nothing on the request path waits here; a full queue is a counted outcome for the sender.
-#![expect(
-    clippy::disallowed_types,
-    reason = "this file is where cores are allowed to meet"
-)]
+#![expect(clippy::disallowed_types, reason = "this file is where cores are allowed to meet")]
 
 use std::future::poll_fn;
 use std::io;
@@ -40,10 +37,7 @@ pub struct Sender<T> {
 
 impl<T> Clone for Sender<T> {
     fn clone(&self) -> Self {
-        Self {
-            queue: self.queue.clone(),
-            wake: Arc::clone(&self.wake),
-        }
+        Self { queue: self.queue.clone(), wake: Arc::clone(&self.wake) }
     }
 }
 
@@ -95,16 +89,7 @@ pub fn mailbox<T>(bound: usize) -> io::Result<(Sender<T>, Mailbox<T>)> {
     let (sender, receiver) = sync_channel(bound);
     let wake = sys::eventfd()?;
     let twin = wake.try_clone()?;
-    Ok((
-        Sender {
-            queue: Some(sender),
-            wake: Arc::new(twin),
-        },
-        Mailbox {
-            queue: receiver,
-            wake,
-        },
-    ))
+    Ok((Sender { queue: Some(sender), wake: Arc::new(twin) }, Mailbox { queue: receiver, wake }))
 }
 
 impl<T> Mailbox<T> {
@@ -133,10 +118,7 @@ impl<T> Mailbox<T> {
     /// # Errors
     /// When the thread is no shard or the registration fails.
     pub fn open(self) -> io::Result<Inbox<T>> {
-        Ok(Inbox {
-            queue: self.queue,
-            wake: Registered::new(self.wake, false)?,
-        })
+        Ok(Inbox { queue: self.queue, wake: Registered::new(self.wake, false)? })
     }
 }
 
@@ -197,19 +179,9 @@ impl LoadBoard {
 
     /// The shard with the fewest connections; `own` wins a tie, or a lead of fewer than `lead` connections.
     pub fn least_loaded(&self, own: usize, lead: u32) -> usize {
-        let load = |shard: usize| {
-            self.0
-                .get(shard)
-                .map_or(u32::MAX, |slot| slot.load(Ordering::Relaxed))
-        };
-        let best = (0..self.0.len())
-            .min_by_key(|&shard| load(shard))
-            .unwrap_or(own);
-        if load(best).saturating_add(lead) < load(own) {
-            best
-        } else {
-            own
-        }
+        let load = |shard: usize| self.0.get(shard).map_or(u32::MAX, |slot| slot.load(Ordering::Relaxed));
+        let best = (0..self.0.len()).min_by_key(|&shard| load(shard)).unwrap_or(own);
+        if load(best).saturating_add(lead) < load(own) { best } else { own }
     }
 }
 
@@ -233,11 +205,7 @@ mod tests {
         board.publish(1, 4);
         board.publish(2, 9);
         assert_eq!(board.least_loaded(0, 4), 1);
-        assert_eq!(
-            board.least_loaded(2, 8),
-            2,
-            "a small lead is not worth a hand-over"
-        );
+        assert_eq!(board.least_loaded(2, 8), 2, "a small lead is not worth a hand-over");
         assert_eq!(board.least_loaded(1, 0), 1);
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::clock::Epoch;
 use crate::driver::Driver;
 pub use crate::driver::{DriverChoice, DriverKind};
-use crate::histogram::{Histogram, bucket_limit_us};
+use crate::histogram::Histogram;
 use crate::{affinity, exec, io as registry, timer};
 
 /// What one shard is started with.
@@ -33,25 +33,12 @@ pub struct ShardConfig {
 }
 
 thread_local! {
-    static TURNS: RefCell<Turns> = RefCell::default();
+    static TURNS: RefCell<Histogram> = RefCell::default();
 }
 
-/// The loop's own figures.
-#[derive(Debug, Default)]
-struct Turns {
-    /// Length of the busy part of each turn.
-    lengths: Histogram,
-}
-
-/// Hands out the lengths of the turns since the last call, as (length, how often), and forgets them.
-pub fn drain_turns(mut take: impl FnMut(Duration, u64)) {
-    TURNS.with(|turns| {
-        let lengths = &mut turns.borrow_mut().lengths;
-        for (bucket, count) in lengths.counts().iter().enumerate().filter(|(_, count)| **count > 0) {
-            take(Duration::from_micros(bucket_limit_us(bucket)), *count);
-        }
-        lengths.clear();
-    });
+/// Hands out the lengths of the busy parts of the turns since the last call, as (length, how often).
+pub fn drain_turns(take: impl FnMut(Duration, u64)) {
+    TURNS.with(|turns| turns.borrow_mut().drain(take));
 }
 
 /// Tasks of the calling shard that have panicked since its start.
@@ -69,14 +56,12 @@ where
     M: FnOnce(DriverKind) -> F + Send + 'static,
     F: Future<Output = ()> + 'static,
 {
-    std::thread::Builder::new()
-        .name(format!("shard-{}", config.index))
-        .spawn(move || {
-            if let Some(cpu) = config.cpu {
-                affinity::pin_thread(cpu)?;
-            }
-            run(config.driver, &config.epoch, main)
-        })
+    std::thread::Builder::new().name(format!("shard-{}", config.index)).spawn(move || {
+        if let Some(cpu) = config.cpu {
+            affinity::pin_thread(cpu)?;
+        }
+        run(config.driver, &config.epoch, main)
+    })
 }
 
 /// Runs `main` on the calling thread until it ends; then drops every task that is left.
@@ -132,17 +117,8 @@ fn turns(epoch: &Epoch, ended: &Cell<bool>) -> io::Result<()> {
             return Ok(());
         }
         let busy_until = epoch.read();
-        TURNS.with(|turns| {
-            turns
-                .borrow_mut()
-                .lengths
-                .record(busy_until.saturating_sub(turn_started))
-        });
-        let timeout = if exec::has_ready() {
-            Some(Duration::ZERO)
-        } else {
-            timer::until_next(busy_until)
-        };
+        TURNS.with(|turns| turns.borrow_mut().record(busy_until.saturating_sub(turn_started)));
+        let timeout = if exec::has_ready() { Some(Duration::ZERO) } else { timer::until_next(busy_until) };
         registry::with_driver(|driver| driver.wait(timeout))?;
         turn_started = epoch.tick();
         timer::advance(turn_started);
@@ -203,9 +179,7 @@ mod tests {
                         buf.consume(sent);
                     }
                 });
-                let client = TcpStream::connect(addr, Duration::from_secs(5))
-                    .await
-                    .expect("connect");
+                let client = TcpStream::connect(addr, Duration::from_secs(5)).await.expect("connect");
                 let mut buf = Buf::try_take().expect("a buffer");
                 for round in 0..100u32 {
                     client.try_write(&round.to_be_bytes()).expect("write");
@@ -217,11 +191,7 @@ mod tests {
                 }
                 assert!(client.is_quiet());
                 client.shutdown_write().expect("shutdown");
-                assert_eq!(
-                    read_some(&client, &mut buf).await.expect("read"),
-                    0,
-                    "the echo ends too"
-                );
+                assert_eq!(read_some(&client, &mut buf).await.expect("read"), 0, "the echo ends too");
                 assert!(!client.is_quiet(), "an ended stream is not fit for reuse");
             })
             .expect("the loop ran");
@@ -235,8 +205,11 @@ mod tests {
                 let socket = ListeningSocket::bind(local(), BindOptions::default()).expect("bind");
                 let addr = socket.addr();
                 drop(socket);
-                let refused = TcpStream::connect(addr, Duration::from_secs(5)).await.expect_err("nobody listens");
-                assert!(matches!(refused, ConnectError::Io(e) if e.kind() == io::ErrorKind::ConnectionRefused));
+                let refused =
+                    TcpStream::connect(addr, Duration::from_secs(5)).await.expect_err("nobody listens");
+                assert!(
+                    matches!(refused, ConnectError::Io(e) if e.kind() == io::ErrorKind::ConnectionRefused)
+                );
             })
             .expect("the loop ran");
         });

@@ -33,10 +33,7 @@ pub struct FrameSink<F> {
 const FRAMES_PER_SHARD: usize = 2;
 
 /// Sets up the rounds for `shards` cores; `new_frame` makes the empty frames.
-pub fn frames<F>(
-    shards: usize,
-    mut new_frame: impl FnMut() -> F,
-) -> (Vec<FrameSource<F>>, FrameSink<F>) {
+pub fn frames<F>(shards: usize, mut new_frame: impl FnMut() -> F) -> (Vec<FrameSource<F>>, FrameSink<F>) {
     let (filled_in, filled) = sync_channel(shards * FRAMES_PER_SHARD);
     let (mut sources, mut empties) = (Vec::new(), Vec::new());
     for shard in 0..shards {
@@ -45,20 +42,10 @@ pub fn frames<F>(
             let room = give.try_send(new_frame());
             debug_assert!(room.is_ok(), "the queue was made for this many");
         }
-        sources.push(FrameSource {
-            shard,
-            empty,
-            filled: filled_in.clone(),
-        });
+        sources.push(FrameSource { shard, empty, filled: filled_in.clone() });
         empties.push(give);
     }
-    (
-        sources,
-        FrameSink {
-            filled,
-            empty: empties,
-        },
-    )
+    (sources, FrameSink { filled, empty: empties })
 }
 
 impl<F> FrameSource<F> {
@@ -69,10 +56,7 @@ impl<F> FrameSource<F> {
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => return false,
         };
         fill(&mut frame);
-        match self.filled.try_send(Filled {
-            shard: self.shard,
-            frame,
-        }) {
+        match self.filled.try_send(Filled { shard: self.shard, frame }) {
             Ok(()) => true,
             // The aggregator is gone: the process is ending.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => false,

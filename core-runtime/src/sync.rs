@@ -5,15 +5,14 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// A flag that many tasks can wait for; once set it stays set.
-#[derive(Clone, Debug, Default)]
-pub struct Latch(Rc<LatchState>);
+use crate::exec;
 
-#[derive(Debug, Default)]
-struct LatchState {
-    is_set: Cell<bool>,
-    waiting: RefCell<Vec<Waker>>,
-}
+/// A flag that many tasks can wait for; once set it stays set.
+///
+/// A wait leaves nothing behind: setting the flag wakes every task of the shard, which happens a few times in its
+/// life, while connections begin and end to wait with every request.
+#[derive(Clone, Debug, Default)]
+pub struct Latch(Rc<Cell<bool>>);
 
 impl Latch {
     pub fn new() -> Self {
@@ -22,13 +21,13 @@ impl Latch {
 
     /// Sets the flag and wakes everybody.
     pub fn set(&self) {
-        self.0.is_set.set(true);
-        let waiting = std::mem::take(&mut *self.0.waiting.borrow_mut());
-        waiting.into_iter().for_each(Waker::wake);
+        if !self.0.replace(true) {
+            exec::wake_all();
+        }
     }
 
     pub fn is_set(&self) -> bool {
-        self.0.is_set.get()
+        self.0.get()
     }
 
     /// Waits until the flag is set.
@@ -36,16 +35,9 @@ impl Latch {
         poll_fn(|cx| self.poll_wait(cx)).await;
     }
 
-    /// Ready once the flag is set.
-    pub fn poll_wait(&self, cx: &Context<'_>) -> Poll<()> {
-        if self.is_set() {
-            return Poll::Ready(());
-        }
-        let mut waiting = self.0.waiting.borrow_mut();
-        if !waiting.iter().any(|w| w.will_wake(cx.waker())) {
-            waiting.push(cx.waker().clone());
-        }
-        Poll::Pending
+    /// Ready once the flag is set; the calling task is polled again then.
+    pub fn poll_wait(&self, _cx: &Context<'_>) -> Poll<()> {
+        if self.is_set() { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
@@ -57,9 +49,7 @@ pub struct Signal {
 
 impl Signal {
     pub const fn new() -> Self {
-        Self {
-            waiting: RefCell::new(Vec::new()),
-        }
+        Self { waiting: RefCell::new(Vec::new()) }
     }
 
     /// Wakes everybody who registered since the last call.
@@ -72,11 +62,7 @@ impl Signal {
     pub fn notify_one(&self) {
         let first = {
             let mut waiting = self.waiting.borrow_mut();
-            if waiting.is_empty() {
-                None
-            } else {
-                Some(waiting.remove(0))
-            }
+            if waiting.is_empty() { None } else { Some(waiting.remove(0)) }
         };
         if let Some(waker) = first {
             waker.wake();

@@ -10,11 +10,7 @@ use libc::{c_int, c_void, socklen_t};
 
 /// Maps the -1 convention to `io::Error`.
 fn check(result: c_int) -> io::Result<c_int> {
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 fn check_size(result: isize) -> io::Result<usize> {
@@ -27,18 +23,10 @@ fn size_of_socklen<T>() -> socklen_t {
 
 /// A non-blocking, close-on-exec stream socket of the address's family.
 pub(crate) fn stream_socket(addr: &SocketAddr) -> io::Result<OwnedFd> {
-    let family = if addr.is_ipv4() {
-        libc::AF_INET
-    } else {
-        libc::AF_INET6
-    };
+    let family = if addr.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: socket takes three integers and returns a new descriptor or -1.
     let fd = check(unsafe {
-        libc::socket(
-            family,
-            libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
-            0,
-        )
+        libc::socket(family, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0)
     })?;
     // SAFETY: `fd` was just returned by the kernel and nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
@@ -54,10 +42,7 @@ impl RawAddr {
     fn empty() -> Self {
         // SAFETY: sockaddr_storage is plain integers; all zeroes is a valid value (AF_UNSPEC).
         let storage = unsafe { mem::zeroed() };
-        Self {
-            storage,
-            len: size_of_socklen::<libc::sockaddr_storage>(),
-        }
+        Self { storage, len: size_of_socklen::<libc::sockaddr_storage>() }
     }
 
     fn new(addr: &SocketAddr) -> Self {
@@ -66,12 +51,9 @@ impl RawAddr {
         match addr {
             SocketAddr::V4(v4) => {
                 let sin = libc::sockaddr_in {
-                    sin_family: libc::sa_family_t::try_from(libc::AF_INET)
-                        .expect("AF_INET is small"),
+                    sin_family: libc::sa_family_t::try_from(libc::AF_INET).expect("AF_INET is small"),
                     sin_port: v4.port().to_be(),
-                    sin_addr: libc::in_addr {
-                        s_addr: u32::from_ne_bytes(v4.ip().octets()),
-                    },
+                    sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
                     sin_zero: [0; 8],
                 };
                 // SAFETY: sockaddr_storage is larger than and aligned for every sockaddr type.
@@ -80,13 +62,10 @@ impl RawAddr {
             }
             SocketAddr::V6(v6) => {
                 let sin6 = libc::sockaddr_in6 {
-                    sin6_family: libc::sa_family_t::try_from(libc::AF_INET6)
-                        .expect("AF_INET6 is small"),
+                    sin6_family: libc::sa_family_t::try_from(libc::AF_INET6).expect("AF_INET6 is small"),
                     sin6_port: v6.port().to_be(),
                     sin6_flowinfo: v6.flowinfo(),
-                    sin6_addr: libc::in6_addr {
-                        s6_addr: v6.ip().octets(),
-                    },
+                    sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
                     sin6_scope_id: v6.scope_id(),
                 };
                 // SAFETY: sockaddr_storage is larger than and aligned for every sockaddr type.
@@ -118,10 +97,7 @@ impl RawAddr {
                 // SAFETY: the family says that the kernel wrote a sockaddr_in6, and the storage is large enough.
                 let sin6 = unsafe { source.cast::<libc::sockaddr_in6>().read() };
                 let ip = Ipv6Addr::from(sin6.sin6_addr.s6_addr);
-                Some(SocketAddr::new(
-                    IpAddr::V6(ip),
-                    u16::from_be(sin6.sin6_port),
-                ))
+                Some(SocketAddr::new(IpAddr::V6(ip), u16::from_be(sin6.sin6_port)))
             }
             _ => None,
         }
@@ -156,8 +132,7 @@ pub(crate) fn accept(fd: &impl AsRawFd) -> io::Result<(OwnedFd, Option<SocketAdd
     let mut len = raw.len;
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: the address pointer and `len` describe `raw`, which lives across the call.
-    let new =
-        check(unsafe { libc::accept4(fd.as_raw_fd(), raw.as_mut_ptr(), &raw mut len, flags) })?;
+    let new = check(unsafe { libc::accept4(fd.as_raw_fd(), raw.as_mut_ptr(), &raw mut len, flags) })?;
     // SAFETY: `new` was just returned by the kernel and nobody else owns it.
     Ok((unsafe { OwnedFd::from_raw_fd(new) }, raw.to_socket_addr()))
 }
@@ -167,8 +142,7 @@ pub(crate) fn local_addr(fd: &impl AsRawFd) -> io::Result<SocketAddr> {
     let mut len = raw.len;
     // SAFETY: the address pointer and `len` describe `raw`, which lives across the call.
     check(unsafe { libc::getsockname(fd.as_raw_fd(), raw.as_mut_ptr(), &raw mut len) })?;
-    raw.to_socket_addr()
-        .ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+    raw.to_socket_addr().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
 }
 
 pub(crate) fn recv(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
@@ -211,37 +185,19 @@ pub(crate) fn take_error(fd: RawFd) -> io::Result<()> {
     let mut len = size_of_socklen::<c_int>();
     // SAFETY: the pointers are to a c_int and its length, both live across the call.
     check(unsafe {
-        libc::getsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_ERROR,
-            (&raw mut error).cast(),
-            &raw mut len,
-        )
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len)
     })?;
-    if error == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(error))
-    }
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
 /// A socket option that takes an int.
-pub(crate) fn set_int_option(
-    fd: &impl AsRawFd,
-    level: c_int,
-    name: c_int,
-    value: c_int,
-) -> io::Result<()> {
+pub(crate) fn set_int_option(fd: &impl AsRawFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     set_option(fd, level, name, &value)
 }
 
 /// SO_LINGER; with zero seconds a close sends RST.
 pub(crate) fn set_linger(fd: &impl AsRawFd, seconds: c_int) -> io::Result<()> {
-    let linger = libc::linger {
-        l_onoff: 1,
-        l_linger: seconds,
-    };
+    let linger = libc::linger { l_onoff: 1, l_linger: seconds };
     set_option(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger)
 }
 
@@ -259,10 +215,7 @@ pub(crate) fn steer_by_cpu(fd: &impl AsRawFd) -> io::Result<()> {
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, SKF_AD_CPU),
         instruction(libc::BPF_RET | 0x10, 0),
     ];
-    let fprog = libc::sock_fprog {
-        len: 2,
-        filter: program.as_mut_ptr(),
-    };
+    let fprog = libc::sock_fprog { len: 2, filter: program.as_mut_ptr() };
     set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &fprog)
 }
 
@@ -314,8 +267,7 @@ pub(crate) fn epoll_add(epoll: RawFd, fd: RawFd, events: u32, data: u64) -> io::
 
 pub(crate) fn epoll_del(epoll: RawFd, fd: RawFd) -> io::Result<()> {
     // SAFETY: EPOLL_CTL_DEL ignores the event pointer, null is allowed since Linux 2.6.9.
-    check(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) })
-        .map(drop)
+    check(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) }).map(drop)
 }
 
 pub(crate) fn epoll_wait(
@@ -349,17 +301,12 @@ pub(crate) fn allowed_cpus() -> io::Result<Vec<usize>> {
     // SAFETY: pointer and size describe `set`; pid 0 is the calling thread.
     check(unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) })?;
     // SAFETY: every index asked for is inside the set.
-    Ok((0..size_of_val(&set) * 8)
-        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
-        .collect())
+    Ok((0..size_of_val(&set) * 8).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
 }
 
 /// User and system CPU time of the calling thread, in nanoseconds.
 pub(crate) fn thread_cpu_ns() -> io::Result<u64> {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a timespec that lives across the call.
     check(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) })?;
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
@@ -380,10 +327,7 @@ pub(crate) fn send_fds(socket: RawFd, bytes: &[u8], fds: &[RawFd]) -> io::Result
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
     let mut control = Control([0; CONTROL_BYTES]);
-    let mut iov = libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: msghdr is integers and pointers; all zeroes is a valid empty message.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = &raw mut iov;
@@ -417,10 +361,7 @@ pub(crate) fn send_fds(socket: RawFd, bytes: &[u8], fds: &[RawFd]) -> io::Result
 /// Receives bytes and descriptors from a unix stream socket.
 pub(crate) fn recv_fds(socket: RawFd, into: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut control = Control([0; CONTROL_BYTES]);
-    let mut iov = libc::iovec {
-        iov_base: into.as_mut_ptr().cast(),
-        iov_len: into.len(),
-    };
+    let mut iov = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     // SAFETY: msghdr is integers and pointers; all zeroes is a valid empty message.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = &raw mut iov;
@@ -428,8 +369,7 @@ pub(crate) fn recv_fds(socket: RawFd, into: &mut [u8]) -> io::Result<(usize, Vec
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = CONTROL_BYTES;
     // SAFETY: `message` describes `iov` and `control`, which live across the call.
-    let got =
-        check_size(unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) })?;
+    let got = check_size(unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_CMSG_CLOEXEC) })?;
     let mut fds = Vec::new();
     // SAFETY: the kernel filled msg_control and msg_controllen.
     let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
@@ -453,10 +393,7 @@ pub(crate) fn recv_fds(socket: RawFd, into: &mut [u8]) -> io::Result<(usize, Vec
         }
     }
     if message.msg_flags & libc::MSG_CTRUNC != 0 {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "descriptors were truncated",
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "descriptors were truncated"));
     }
     Ok((got, fds))
 }

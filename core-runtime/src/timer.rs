@@ -66,14 +66,7 @@ impl Wheel {
     }
 
     fn allocate(&mut self) -> u32 {
-        let blank = Entry {
-            deadline: None,
-            filed: 0,
-            list: NONE,
-            next: NONE,
-            previous: NONE,
-            waker: None,
-        };
+        let blank = Entry { deadline: None, filed: 0, list: NONE, next: NONE, previous: NONE, waker: None };
         if let Some(index) = self.free.pop() {
             self.entries[index as usize] = blank;
             return index;
@@ -89,9 +82,8 @@ impl Wheel {
         // The level is the highest group of bits in which `tick` differs from now.
         let differing = 63 - (tick ^ self.tick).leading_zeros();
         let level = ((differing / SLOT_BITS) as usize).min(LEVELS - 1);
-        let slot =
-            usize::try_from((tick >> (SLOT_BITS * u32::try_from(level).expect("4 levels"))) & 63)
-                .expect("masked to 6 bits");
+        let slot = usize::try_from((tick >> (SLOT_BITS * u32::try_from(level).expect("4 levels"))) & 63)
+            .expect("masked to 6 bits");
         let list = level * SLOTS + slot;
         let head = self.heads[list];
         if head != NONE {
@@ -107,12 +99,7 @@ impl Wheel {
     }
 
     fn unlink(&mut self, index: u32) {
-        let Entry {
-            list,
-            next,
-            previous,
-            ..
-        } = self.entries[index as usize];
+        let Entry { list, next, previous, .. } = self.entries[index as usize];
         if list == NONE {
             return;
         }
@@ -228,9 +215,7 @@ impl Default for Deadline {
 impl Deadline {
     /// A disarmed deadline; takes no room in the wheel until it is set.
     pub const fn new() -> Self {
-        Self {
-            entry: Cell::new(NONE),
-        }
+        Self { entry: Cell::new(NONE) }
     }
 
     /// Arms it for a time since the epoch.
@@ -252,9 +237,7 @@ impl Deadline {
     /// Disarms it: it will not fire. The entry leaves the wheel when its old time comes.
     pub fn clear(&self) {
         if self.entry.get() != NONE {
-            WHEEL.with(|wheel| {
-                wheel.borrow_mut().entries[self.entry.get() as usize].deadline = None
-            });
+            WHEEL.with(|wheel| wheel.borrow_mut().entries[self.entry.get() as usize].deadline = None);
         }
     }
 
@@ -283,11 +266,7 @@ impl Deadline {
             if entry.deadline.is_some_and(|at| at <= clock::now()) {
                 return Poll::Ready(());
             }
-            if !entry
-                .waker
-                .as_ref()
-                .is_some_and(|w| w.will_wake(cx.waker()))
-            {
+            if !entry.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
                 entry.waker = Some(cx.waker().clone());
             }
             if let (Some(at), NONE) = (entry.deadline, entry.list) {
@@ -347,12 +326,7 @@ mod tests {
                 wheel.advance(Duration::from_millis(start), &mut Vec::new());
                 let index = wheel.allocate();
                 wheel.set(index, Duration::from_millis(start + span));
-                let fired = fires_at(
-                    &mut wheel,
-                    index,
-                    start + span.saturating_sub(3),
-                    start + span + 3,
-                );
+                let fired = fires_at(&mut wheel, index, start + span.saturating_sub(3), start + span + 3);
                 assert_eq!(fired, Some(start + span), "start {start} span {span}");
             }
         }
@@ -365,10 +339,7 @@ mod tests {
         wheel.set(index, Duration::from_millis(10));
         let list = wheel.entries[index as usize].list;
         wheel.set(index, Duration::from_millis(500));
-        assert_eq!(
-            wheel.entries[index as usize].list, list,
-            "the entry stayed where it was"
-        );
+        assert_eq!(wheel.entries[index as usize].list, list, "the entry stayed where it was");
         assert_eq!(fires_at(&mut wheel, index, 1, 600), Some(500));
     }
 

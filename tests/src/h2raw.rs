@@ -222,13 +222,25 @@ pub struct H2Conn<S> {
     pub polite: bool,
     /// Frames read so far that no caller has taken.
     unread: Vec<Frame>,
+    /// The field block that is being read.
+    block: Vec<u8>,
+    /// Decoded field blocks that no caller has taken, by stream. Blocks change the decoder's table, so that each is
+    /// decoded as it arrives, whoever waits for it (RFC 7541 §2.2).
+    heads: Vec<(u32, Result<FieldLines, String>)>,
 }
 
 impl<S: Read + Write> H2Conn<S> {
     /// Wraps a stream on which nothing has been sent.
     #[must_use]
     pub fn new(stream: S) -> Self {
-        Self { stream, decoder: loona_hpack::Decoder::new(), polite: true, unread: Vec::new() }
+        Self {
+            stream,
+            decoder: loona_hpack::Decoder::new(),
+            polite: true,
+            unread: Vec::new(),
+            block: Vec::new(),
+            heads: Vec::new(),
+        }
     }
 
     /// Sends preface and settings as a client.
@@ -291,6 +303,9 @@ impl<S: Read + Write> H2Conn<S> {
         let mut payload = vec![0; usize::try_from(length).ok()?];
         self.stream.read_exact(&mut payload).ok()?;
         let frame = Frame { kind: head[3], flags: head[4], stream, payload };
+        if matches!(frame.kind, kind::HEADERS | kind::CONTINUATION) {
+            self.field_block_part(&frame);
+        }
         if self.polite && !frame.has(flag::ACK) {
             let reply = match frame.kind {
                 kind::SETTINGS => Some(Frame::new(kind::SETTINGS, flag::ACK, 0, Vec::new())),
@@ -329,14 +344,28 @@ impl<S: Read + Write> H2Conn<S> {
         self.wait(|frame| frame.kind == kind::GOAWAY)
     }
 
-    /// Decodes a whole field block. Blocks must be decoded in the order of their arrival (RFC 7541 §2.2).
-    ///
-    /// # Errors
-    /// When it is no HPACK.
-    pub fn decode(&mut self, block: &[u8]) -> Result<FieldLines, String> {
+    fn field_block_part(&mut self, frame: &Frame) {
+        self.block.extend_from_slice(&frame.payload);
+        if frame.has(flag::END_HEADERS) {
+            let block = std::mem::take(&mut self.block);
+            let fields = self.decode(&block);
+            self.heads.push((frame.stream, fields));
+        }
+    }
+
+    fn decode(&mut self, block: &[u8]) -> Result<FieldLines, String> {
         let pairs = self.decoder.decode(block).map_err(|error| format!("HPACK: {error:?}"))?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok(pairs.iter().map(|(name, value)| (text(name), text(value))).collect())
+    }
+
+    /// The fields of the oldest HEADERS of `stream` that nobody has asked for, once its block has arrived whole.
+    ///
+    /// # Errors
+    /// When the block is no HPACK.
+    pub fn fields(&mut self, stream: u32) -> Option<Result<FieldLines, String>> {
+        let at = self.heads.iter().position(|(owner, _)| *owner == stream)?;
+        Some(self.heads.remove(at).1)
     }
 
     /// Collects the response of one stream. Windows are opened as data arrives.
@@ -371,13 +400,11 @@ impl<S: Read + Write> H2Conn<S> {
 
     fn headers_frame(&mut self, frame: Frame, response: &mut Response) -> Result<(), Early> {
         let stream = frame.stream;
-        let mut block = frame.payload.clone();
         let mut last = frame;
         while !last.has(flag::END_HEADERS) {
             last = self.wait(|next| next.is(kind::CONTINUATION, stream)).ok_or(Early::Closed)?;
-            block.extend_from_slice(&last.payload);
         }
-        let fields = self.decode(&block).map_err(Early::Garbled)?;
+        let fields = self.fields(stream).ok_or(Early::Closed)?.map_err(Early::Garbled)?;
         let status =
             fields.iter().find(|(name, _)| name == ":status").and_then(|(_, value)| value.parse().ok());
         let fields: FieldLines = fields.into_iter().filter(|(name, _)| !name.starts_with(':')).collect();
@@ -389,6 +416,12 @@ impl<S: Read + Write> H2Conn<S> {
             None => response.trailers = fields,
         }
         Ok(())
+    }
+
+    /// The stream below.
+    #[must_use]
+    pub fn stream(&self) -> &S {
+        &self.stream
     }
 
     /// The stream below.

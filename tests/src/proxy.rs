@@ -15,7 +15,6 @@ use crate::config::Config;
 use crate::dir::TempDir;
 use crate::message::Response;
 use crate::metrics::Metrics;
-use crate::port::free_port;
 use crate::tool::Process;
 use crate::wait::{PATIENCE, wait_for, wait_until};
 
@@ -29,6 +28,8 @@ pub struct Proxy {
     process: Process,
     dir: TempDir,
     config: Config,
+    /// Hot restarts so far.
+    generation: usize,
 }
 
 impl Proxy {
@@ -49,7 +50,7 @@ impl Proxy {
         let dir = TempDir::new("proxy");
         write_config(&dir, &config);
         let process = spawn(&dir, &config, "shard-proxy", arguments);
-        let mut proxy = Self { process, dir, config };
+        let mut proxy = Self { process, dir, config, generation: 0 };
         proxy.wait_ready();
         proxy
     }
@@ -174,16 +175,43 @@ impl Proxy {
         });
     }
 
-    /// Starts a second process, which takes over the listening sockets, and waits until the old one has ended.
+    /// Starts a second process with the same arguments, which takes over all sockets, and waits until the old one
+    /// has ended.
     #[track_caller]
     pub fn hot_restart(&mut self) {
-        // Both processes have an admin listener for a while.
-        self.config.admin.set_port(free_port());
-        let next = spawn(&self.dir, &self.config, "shard-proxy-next", &[]);
-        let mut old = std::mem::replace(&mut self.process, next);
-        self.wait_ready();
-        let status = old.wait(self.config.drain + PATIENCE);
+        let status = self.hot_restart_ending();
         assert!(status.success(), "the old process ended with {status}");
+    }
+
+    /// As [`Self::hot_restart`], with another number of reactors.
+    #[track_caller]
+    pub fn hot_restart_with_cores(&mut self, cores: usize) {
+        self.config.cores = cores;
+        self.hot_restart();
+    }
+
+    /// As [`Self::hot_restart`]; returns how the old process ended.
+    #[track_caller]
+    pub fn hot_restart_ending(&mut self) -> ExitStatus {
+        self.generation += 1;
+        let next = spawn(&self.dir, &self.config, &format!("shard-proxy-{}", self.generation), &[]);
+        let mut old = std::mem::replace(&mut self.process, next);
+        let status = old.wait(self.config.drain + PATIENCE);
+        self.wait_ready();
+        status
+    }
+
+    /// Starts another process with the arguments of this one and more, next to it.
+    #[must_use]
+    #[track_caller]
+    pub fn start_beside(&self, name: &str, arguments: &[&str]) -> Process {
+        spawn(&self.dir, &self.config, name, arguments)
+    }
+
+    /// Writes a config without telling the process.
+    #[track_caller]
+    pub fn write_config(&self, config: &Config) {
+        write_config(&self.dir, config);
     }
 
     /// SIGTERM, then waits for the end.

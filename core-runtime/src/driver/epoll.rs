@@ -20,12 +20,7 @@ pub(crate) struct Epoll {
 impl Epoll {
     pub(crate) fn new() -> io::Result<Self> {
         let empty = libc::epoll_event { events: 0, u64: 0 };
-        Ok(Self {
-            fd: sys::epoll_create()?,
-            events: vec![empty; EVENTS_PER_WAIT],
-            next: 0,
-            filled: 0,
-        })
+        Ok(Self { fd: sys::epoll_create()?, events: vec![empty; EVENTS_PER_WAIT], next: 0, filled: 0 })
     }
 
     pub(crate) fn register(&mut self, fd: RawFd, token: Token) -> io::Result<()> {

@@ -49,10 +49,7 @@ impl Driver {
     }
 
     fn epoll(reason: String) -> io::Result<(Self, DriverKind)> {
-        Ok((
-            Self::Epoll(epoll::Epoll::new()?),
-            DriverKind::Epoll { reason },
-        ))
+        Ok((Self::Epoll(epoll::Epoll::new()?), DriverKind::Epoll { reason }))
     }
 
     pub(crate) fn register(&mut self, fd: RawFd, token: Token) -> io::Result<()> {

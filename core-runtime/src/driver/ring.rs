@@ -3,10 +3,7 @@
 //! The ring belongs to its thread (SINGLE_ISSUER) and completions run only when the shard asks for them
 //! (DEFER_TASKRUN), so that a burst of packets costs one pass and no interrupts of our own code. The kernel never
 //! holds memory of ours, so no operation has to be waited for before memory may go.
-#![expect(
-    unsafe_code,
-    reason = "pushing a submission is unsafe in the io-uring crate"
-)]
+#![expect(unsafe_code, reason = "pushing a submission is unsafe in the io-uring crate")]
 
 use std::io;
 use std::os::fd::RawFd;
@@ -43,19 +40,12 @@ impl Ring {
     }
 
     pub(crate) fn register(&mut self, fd: RawFd, token: Token) -> io::Result<()> {
-        self.push(
-            &opcode::PollAdd::new(Fd(fd), interest())
-                .multi(true)
-                .build()
-                .user_data(token.to_u64()),
-        )
+        self.push(&opcode::PollAdd::new(Fd(fd), interest()).multi(true).build().user_data(token.to_u64()))
     }
 
     /// The poll holds the socket open until it is removed, so a close takes effect with the next submission.
     pub(crate) fn deregister(&mut self, token: Token) -> io::Result<()> {
-        let entry = opcode::PollRemove::new(token.to_u64())
-            .build()
-            .user_data(IGNORED);
+        let entry = opcode::PollRemove::new(token.to_u64()).build().user_data(IGNORED);
         self.push(&entry.flags(squeue::Flags::SKIP_SUCCESS))
     }
 
@@ -100,12 +90,7 @@ impl Ring {
             let events = match u32::try_from(completion.result()) {
                 Ok(bits) => events_from_bits(bits),
                 // The poll itself failed: let the owner find out by a call on the socket.
-                Err(_negative) => Events {
-                    readable: true,
-                    writable: true,
-                    ended: true,
-                    failed: true,
-                },
+                Err(_negative) => Events { readable: true, writable: true, ended: true, failed: true },
             };
             return Some((token, events));
         }
@@ -115,18 +100,12 @@ impl Ring {
     fn arm_again(&mut self, token: Token) {
         if let Some(fd) = registry::descriptor(token) {
             let armed = self.register(fd, token);
-            debug_assert!(
-                armed.is_ok(),
-                "the queue has room after a submit: {armed:?}"
-            );
+            debug_assert!(armed.is_ok(), "the queue has room after a submit: {armed:?}");
         }
     }
 }
 
 /// A timeout, a signal, or a full completion queue that the following reads will empty.
 fn is_passing(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
-    )
+    matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN))
 }

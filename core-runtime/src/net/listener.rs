@@ -21,10 +21,7 @@ pub struct BindOptions {
 
 impl Default for BindOptions {
     fn default() -> Self {
-        Self {
-            backlog: 4096,
-            steer_by_cpu: false,
-        }
+        Self { backlog: 4096, steer_by_cpu: false }
     }
 }
 
@@ -75,10 +72,7 @@ impl ListeningSocket {
     /// # Errors
     /// When descriptors have run out.
     pub fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self {
-            fd: self.fd.try_clone()?,
-            addr: self.addr,
-        })
+        Ok(Self { fd: self.fd.try_clone()?, addr: self.addr })
     }
 
     /// Lets the kernel pick the socket of the whole group by the CPU that took the packet, or by its hash again.
@@ -86,11 +80,7 @@ impl ListeningSocket {
     /// # Errors
     /// What the kernel says.
     pub fn set_steer_by_cpu(&self, on: bool) -> io::Result<()> {
-        if on {
-            sys::steer_by_cpu(&self.fd)
-        } else {
-            sys::steer_by_hash(&self.fd)
-        }
+        if on { sys::steer_by_cpu(&self.fd) } else { sys::steer_by_hash(&self.fd) }
     }
 
     /// Registers it with the calling thread's reactor.
@@ -98,10 +88,7 @@ impl ListeningSocket {
     /// # Errors
     /// When the thread is no shard or the registration fails.
     pub fn open(self) -> io::Result<Listener> {
-        Ok(Listener {
-            io: Registered::new(self.fd, false)?,
-            addr: self.addr,
-        })
+        Ok(Listener { io: Registered::new(self.fd, false)?, addr: self.addr })
     }
 }
 

@@ -36,18 +36,14 @@ impl TcpStream {
         let fd = sys::stream_socket(&addr).map_err(ConnectError::Io)?;
         set_no_delay(&fd).map_err(ConnectError::Io)?;
         sys::connect(&fd, &addr).map_err(ConnectError::Io)?;
-        let stream = Self {
-            io: Registered::new(fd, false).map_err(ConnectError::Io)?,
-        };
+        let stream = Self { io: Registered::new(fd, false).map_err(ConnectError::Io)? };
         let deadline = Deadline::new();
         deadline.set_after(timeout);
         poll_fn(|cx| {
             if stream.io.poll_writable(cx).is_ready() {
                 return Poll::Ready(Ok(()));
             }
-            deadline
-                .poll_expired(cx)
-                .map(|()| Err(ConnectError::TimedOut))
+            deadline.poll_expired(cx).map(|()| Err(ConnectError::TimedOut))
         })
         .await?;
         sys::take_error(stream.io.fd()).map_err(ConnectError::Io)?;
@@ -60,9 +56,7 @@ impl TcpStream {
     /// When the registration with the reactor fails.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         set_no_delay(&fd)?;
-        Ok(Self {
-            io: Registered::new(fd, true)?,
-        })
+        Ok(Self { io: Registered::new(fd, true)? })
     }
 
     /// Takes the socket out of the reactor, to hand it to another shard.

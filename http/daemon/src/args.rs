@@ -14,16 +14,24 @@ shard-proxy: io_uring thread-per-core L7 proxy
 
 usage: shard-proxy --config DIR [options]
 
-  --config DIR            config directory (docs/config.md)
-  --shards N              number of reactors; default: one per CPU that the process may use
-  --driver KIND           auto (default), ring or epoll
-  --admin ADDRESS         metrics, readiness, config dump: unix:PATH, or 127.0.0.1:PORT; default: none
-  --restart-socket PATH   hot restart: take over the sockets of the process that listens there, then listen there
-  --drain-timeout SECONDS how long requests in flight may take after SIGTERM; default 30
-  --check                 load the config, say what is wrong, and exit
+  --config DIR             config directory (docs/config.md)
+  --shards N               number of reactors; default: one per CPU that the process may use
+  --driver KIND            auto (default), ring or epoll
+  --admin ADDRESS          metrics, readiness, config dump: unix:PATH, or 127.0.0.1:PORT; default: none
+  --restart-socket PATH    hot restart: take over the sockets of the process that listens there, then listen there
+  --drain-timeout SECONDS  how long requests in flight may take after SIGTERM; default 30
+  --watch                  look at the config directory each second, and load it when it has changed
+  --ticket-rotation SECONDS
+                           age at which the process replaces its session ticket keys; default 43200
+  --check                  load the config, say what is wrong, and exit
   --version, --help
 
-signals: SIGTERM, SIGINT drain and end; SIGHUP loads the config again; SIGUSR1 opens log files again
+signals: SIGTERM, SIGINT drain and end, a second one ends at once; SIGHUP loads the config again; SIGUSR1 opens
+log files again
+
+exit codes: 0 ended with nothing cut (or: the config is good), 1 failed while running, 3 connections were cut at the
+end of the drain time, 64 wrong usage, 69 an address or socket is not to be had, 71 the system refused something,
+78 the config has errors
 ";
 
 /// How to serve.
@@ -35,6 +43,8 @@ pub(crate) struct Options {
     pub(crate) admin: Option<String>,
     pub(crate) restart_socket: Option<PathBuf>,
     pub(crate) drain_timeout: Duration,
+    pub(crate) watch: bool,
+    pub(crate) ticket_rotation: Duration,
     pub(crate) check: bool,
 }
 
@@ -65,6 +75,7 @@ pub(crate) fn parse() -> Result<Request, UsageError> {
 }
 
 fn parse_from(mut parser: lexopt::Parser) -> Result<Request, UsageError> {
+    const HOUR_S: u64 = 3600;
     let mut config = None;
     let mut options = Options {
         config: PathBuf::new(),
@@ -73,16 +84,29 @@ fn parse_from(mut parser: lexopt::Parser) -> Result<Request, UsageError> {
         admin: None,
         restart_socket: None,
         drain_timeout: Duration::from_secs(30),
+        watch: false,
+        ticket_rotation: Duration::from_secs(12 * HOUR_S),
         check: false,
     };
     while let Some(argument) = parser.next()? {
         match argument {
             Long("config") => config = Some(PathBuf::from(parser.value()?)),
-            Long("shards") => options.shards = Some(shards(parser.value()?.parse()?)?),
+            Long("shards") => {
+                let count = number("--shards", parser.value()?.parse()?, 1, 1024)?;
+                options.shards = Some(usize::try_from(count).unwrap_or(usize::MAX));
+            }
             Long("driver") => options.driver = driver(&parser.value()?.string()?)?,
             Long("admin") => options.admin = Some(parser.value()?.string()?),
             Long("restart-socket") => options.restart_socket = Some(PathBuf::from(parser.value()?)),
-            Long("drain-timeout") => options.drain_timeout = Duration::from_secs(parser.value()?.parse()?),
+            Long("drain-timeout") => {
+                let seconds = number("--drain-timeout", parser.value()?.parse()?, 0, 24 * HOUR_S)?;
+                options.drain_timeout = Duration::from_secs(seconds);
+            }
+            Long("watch") => options.watch = true,
+            Long("ticket-rotation") => {
+                let seconds = number("--ticket-rotation", parser.value()?.parse()?, 1, 7 * 24 * HOUR_S)?;
+                options.ticket_rotation = Duration::from_secs(seconds);
+            }
             Long("check") => options.check = true,
             Long("version") => return Ok(Request::Print(format!("shard-proxy {}\n", env!("CARGO_PKG_VERSION")))),
             Long("help") | Short('h') => return Ok(Request::Print(HELP.to_owned())),
@@ -93,12 +117,11 @@ fn parse_from(mut parser: lexopt::Parser) -> Result<Request, UsageError> {
     Ok(Request::Serve(Box::new(options)))
 }
 
-fn shards(count: usize) -> Result<usize, UsageError> {
-    const SHARDS_MAX: usize = 1024;
-    if (1..=SHARDS_MAX).contains(&count) {
-        return Ok(count);
+fn number(option: &str, given: u64, min: u64, max: u64) -> Result<u64, UsageError> {
+    if (min..=max).contains(&given) {
+        return Ok(given);
     }
-    Err(UsageError(format!("--shards {count}: must be 1 to {SHARDS_MAX}")))
+    Err(UsageError(format!("{option} {given}: must be {min} to {max}")))
 }
 
 fn driver(word: &str) -> Result<DriverChoice, UsageError> {
@@ -120,13 +143,22 @@ mod tests {
 
     #[test]
     fn good_lines_are_taken() {
-        let Ok(Request::Serve(options)) =
-            parse_words(&["--config", "c", "--shards=2", "--driver", "epoll", "--drain-timeout", "5"])
-        else {
+        let Ok(Request::Serve(options)) = parse_words(&[
+            "--config",
+            "c",
+            "--shards=2",
+            "--driver",
+            "epoll",
+            "--drain-timeout",
+            "5",
+            "--watch",
+            "--ticket-rotation=60",
+        ]) else {
             panic!("a good line");
         };
         assert_eq!((options.shards, options.driver), (Some(2), DriverChoice::Epoll));
         assert_eq!(options.drain_timeout, Duration::from_secs(5));
+        assert_eq!((options.watch, options.ticket_rotation), (true, Duration::from_secs(60)));
     }
 
     #[test]
@@ -137,6 +169,8 @@ mod tests {
             (&["--config", "c", "--shards", "0"], "must be 1 to"),
             (&["--config", "c", "--shards", "many"], "many"),
             (&["--config", "c", "--driver", "kqueue"], "must be auto, ring or epoll"),
+            (&["--config", "c", "--drain-timeout", "86401"], "must be 0 to 86400"),
+            (&["--config", "c", "--ticket-rotation", "0"], "must be 1 to"),
             (&["--config", "c", "--frobnicate"], "frobnicate"),
             (&["stray"], "stray"),
         ] {

@@ -1,22 +1,34 @@
 //! shard-proxy: N pinned reactors, one aggregator, one admin listener. The composition root of the data plane.
 
 mod admin;
+mod aggregator;
 mod args;
+mod config;
+mod describe;
+mod dns;
+mod ended;
+mod events;
 mod listeners;
 mod log_writer;
 mod oplog;
 mod process;
+mod reload;
 mod restart;
+mod shards;
+mod start;
+mod tickets;
+mod unix_socket;
+mod watch;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     match args::parse() {
-        Ok(args::Request::Serve(options)) => match process::run(*options) {
-            Ok(()) => ExitCode::SUCCESS,
+        Ok(args::Request::Serve(options)) => match start::run(*options) {
+            Ok(ended) => ended.exit_code(),
             Err(error) => {
                 oplog::error(&error.to_string());
-                ExitCode::from(1)
+                error.exit_code()
             }
         },
         Ok(args::Request::Print(text)) => {
@@ -26,7 +38,7 @@ fn main() -> ExitCode {
         Err(error) => {
             oplog::error(&error.to_string());
             oplog::print(args::HINT);
-            ExitCode::from(64)
+            ExitCode::from(ended::WRONG_USAGE)
         }
     }
 }

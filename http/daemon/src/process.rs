@@ -1,548 +1,403 @@
-//! The process from start to end: load, bind, start the shards, obey signals, drain.
+//! The running process: one loop on the main thread that obeys signals, successors and timers.
+//!
+//! ```text
+//!   Ready ──SIGTERM, SIGINT, successor ready──► Draining ──all shards ended──► exit 0, or 3 when something was cut
+//!     │ ▲                                           │ second signal: cut now
+//!     └─┘ SIGHUP, config changed: reload (reload.rs)└──► 
+//! ```
+//! Reloads are coalesced: a burst of signals is one reload, and two are [`RELOAD_INTERVAL_MIN`] apart. A shard that
+//! ends by itself leaves its sockets to another one, because the kernel goes on filling their queues.
 
-use std::fmt;
-use std::io;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use control_api::Resources;
-use core_runtime::clock::Epoch;
-use core_runtime::mailbox::{LoadBoard, Mailbox, SendError, Sender, mailbox};
-use core_runtime::shard::{self, DriverKind, ShardConfig};
-use core_runtime::stats::{FrameSink, FrameSource, frames};
-use core_runtime::affinity;
-use http_proxy::conn::AcceptContext;
-use http_proxy::core::{Command, Core};
-use http_proxy::log::{AccessLog, LogBatch};
-use http_proxy::record::{Aggregate, Frame, Names};
-use http_proxy::service;
-use http_proxy::snapshot::{Host, Snapshot, StatRegistry, compile_for};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
-use tls::TicketKeys;
+use http_proxy::core::Command;
+use http_proxy::pool::Resolved;
+use http_proxy::snapshot::{DnsTarget, EndpointConfig, StatFamily, StatRegistry};
+use http_proxy::survey::Left;
+use signal_hook::consts::{SIGHUP, SIGUSR1};
 
-use crate::admin::{self, Phase, Shared};
+use crate::admin::{self, Admin, Phase, Resolver, Shared, Sources};
 use crate::args::Options;
-use crate::listeners::Sockets;
-use crate::log_writer::{self, Order};
+use crate::describe::{Description, Wanted};
+use crate::dns::{self, DnsSettings, Severity};
+use crate::ended::{Ended, StartError};
+use crate::events::Event;
+use crate::listeners::{Opening, Plan, Sockets};
+use crate::log_writer::LogWriter;
 use crate::oplog;
-use crate::restart::{self, Predecessor};
+use crate::restart::Bequest;
+use crate::shards::Shards;
+use crate::tickets::Tickets;
+use crate::unix_socket;
 
-/// Why the process could not start.
-#[derive(Debug)]
-pub(crate) enum StartError {
-    /// The config has this many errors, all logged.
-    Config(usize),
-    Io(&'static str, io::Error),
-    Tickets(tls::TicketKeyError),
+/// Time between two reloads; what comes in between is one reload.
+const RELOAD_INTERVAL_MIN: Duration = Duration::from_millis(250);
+/// How often a command that a shard's queue did not take is tried again.
+const BACKLOG_INTERVAL: Duration = Duration::from_millis(10);
+/// With nothing to wait for.
+const NO_HURRY: Duration = Duration::from_secs(3600);
+/// How long log targets may keep the process at its end.
+const LOG_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Endpoints that names resolved to and that no shard has heard of yet, by cluster: the newest counts.
+type Arrivals = Arc<Mutex<BTreeMap<String, Vec<EndpointConfig>>>>;
+
+/// All that the main thread holds.
+pub(crate) struct Process {
+    pub(crate) options: Options,
+    pub(crate) registry: StatRegistry,
+    pub(crate) tickets: Tickets,
+    pub(crate) sockets: Sockets,
+    pub(crate) shards: Shards,
+    pub(crate) state: Shared,
+    pub(crate) log: LogWriter,
+    /// Of the config in force.
+    pub(crate) digest: String,
+    pub(crate) listeners: Vec<Wanted>,
+    /// Snapshots that each shard has been told to apply.
+    pub(crate) applied: u64,
+    /// The config in force was compiled after series had been retired the last time.
+    pub(crate) may_retire: bool,
+    events: SyncSender<Event>,
+    admin: Option<Admin>,
+    resolver: Resolver,
+    arrivals: Arrivals,
+    reload: Wish,
+    last_reload: Option<Instant>,
+    has_successor: bool,
+    cut: Left,
 }
 
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(errors) => write!(f, "the config has {errors} error(s); nothing was started"),
-            Self::Io(doing, error) => write!(f, "{doing}: {error}"),
-            Self::Tickets(error) => write!(f, "session ticket keys: {error}"),
-        }
-    }
-}
-
-/// Commands that wait for one shard.
-const COMMANDS_MAX: usize = 4096;
-/// Old snapshots that wait to be freed.
-const GRAVES_MAX: usize = 256;
-/// How long a successor may take to start before the old process goes on without it.
-const SUCCESSOR_PATIENCE: Duration = Duration::from_secs(60);
-
-/// What the main thread waits for.
-enum Event {
-    Signal(i32),
-    Successor(UnixStream),
-    SuccessorReady,
-    /// A shard's thread has ended.
-    ShardEnded(usize, io::Result<()>),
-}
-
-struct Process {
-    options: Options,
-    registry: StatRegistry,
-    tickets: TicketKeys,
-    sockets: Sockets,
-    shards: Vec<Sender<Command>>,
-    state: Shared,
-    log_orders: SyncSender<Order>,
-    /// Names and addresses of the listeners in force, by number of their series.
-    listening: Vec<(http_proxy::snapshot::StatId, String, std::net::SocketAddr)>,
-}
-
-pub(crate) fn run(options: Options) -> Result<(), StartError> {
-    let resources = load(&options).map_err(StartError::Config)?;
-    let count = match options.shards {
-        Some(count) => count,
-        None => affinity::allowed_cpus().map_err(|e| StartError::Io("cpu affinity", e))?.len(),
-    };
-    let mut registry = StatRegistry::new();
-    let tickets = TicketKeys::generate().map_err(StartError::Tickets)?;
-    let snapshots = compile_each(&resources, &mut registry, &tickets, count).map_err(StartError::Config)?;
-    if options.check {
-        oplog::info("the config is good");
-        return Ok(());
-    }
-    if let Err(error) = tls::forbid_core_dumps() {
-        oplog::warn(&format!("core dumps could not be forbidden: {error}"));
-    }
-    let (sockets, predecessor) = take_over(&options)?;
-    let (batches, log_orders) = log_writer::start().map_err(|e| StartError::Io("log writer", e))?;
-    let state = Arc::new(Mutex::new(admin::State {
-        aggregate: Aggregate::new(count),
-        names: Names::default(),
-        phase: Phase::Starting,
-        config: serde_json::Value::Null,
-        process_metrics: String::new(),
-    }));
-    let (events_in, events) = sync_channel(64);
-    let started = Shards::start(&options, count, snapshots, &registry, batches, &events_in)?;
-    spawn_aggregator(started.sink, Arc::clone(&state)).map_err(|e| StartError::Io("aggregator", e))?;
-    let mut process = Process {
-        registry,
-        tickets,
-        sockets,
-        shards: started.shards,
-        state,
-        log_orders,
-        listening: Vec::new(),
-        options,
-    };
-    process.begin(&resources, predecessor, &events_in)?;
-    process.obey(&events, started.threads);
-    Ok(())
-}
-
-fn load(options: &Options) -> Result<Resources, usize> {
-    match control_config::load(&options.config) {
-        Ok(loaded) => {
-            loaded.warnings.iter().for_each(|warning| oplog::warn(&format!("config: {warning}")));
-            Ok(loaded.resources)
-        }
-        Err(errors) => {
-            errors.iter().for_each(|error| oplog::error(&format!("config: {error}")));
-            Err(errors.len())
-        }
-    }
-}
-
-fn compile_each(
-    resources: &Resources,
-    registry: &mut StatRegistry,
-    tickets: &TicketKeys,
-    count: usize,
-) -> Result<Vec<Snapshot>, usize> {
-    let roots = system_roots();
-    let host = Host { ticket_keys: Some(tickets), system_roots_pem: roots.as_deref() };
-    (0..count)
-        .map(|_| compile_for(resources, &host, registry))
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|nacks| {
-            nacks.iter().for_each(|nack| oplog::error(&format!("config: {nack}")));
-            nacks.len()
-        })
-}
-
-/// The CA bundle of the host, where Debian, Fedora and Alpine keep it.
-fn system_roots() -> Option<Vec<u8>> {
-    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"]
-        .iter()
-        .find_map(|path| std::fs::read(path).ok())
-}
-
-fn take_over(options: &Options) -> Result<(Sockets, Option<Predecessor>), StartError> {
-    let Some(path) = &options.restart_socket else { return Ok((Sockets::default(), None)) };
-    match restart::take_over(path).map_err(|e| StartError::Io("taking over from the old process", e))? {
-        Some((sockets, predecessor)) => {
-            oplog::info(&format!("took over {} listening sockets", sockets.iter().count()));
-            Ok((sockets, Some(predecessor)))
-        }
-        None => Ok((Sockets::default(), None)),
-    }
-}
-
-/// The shards' threads and the ends of their queues.
-struct Shards {
-    shards: Vec<Sender<Command>>,
-    threads: Vec<JoinHandle<()>>,
-    sink: FrameSink<Box<Frame>>,
-}
-
-/// What one shard's thread is made from.
-struct Seed {
-    index: usize,
-    snapshot: Snapshot,
-    sizes: http_proxy::record::TableSizes,
-    mailbox: Mailbox<Command>,
-    accept: AcceptContext,
-    frames: FrameSource<Box<Frame>>,
-    random: [u64; 7],
-    batches: Sender<LogBatch>,
-    graveyard: Sender<Box<Snapshot>>,
-    drain_timeout: Duration,
-}
-
-impl Shards {
-    fn start(
-        options: &Options,
-        count: usize,
-        snapshots: Vec<Snapshot>,
-        registry: &StatRegistry,
-        batches: Sender<LogBatch>,
-        events: &SyncSender<Event>,
-    ) -> Result<Self, StartError> {
-        let failed = |error| StartError::Io("starting a shard", error);
-        let cpus = affinity::allowed_cpus().map_err(failed)?;
-        let epoch = Epoch::start();
-        let (sources, sink) = frames(count, || Box::new(Frame::default()));
-        let graveyard = spawn_graveyard().map_err(failed)?;
-        let (senders, mailboxes): (Vec<_>, Vec<_>) =
-            (0..count).map(|_| mailbox(COMMANDS_MAX)).collect::<io::Result<Vec<_>>>().map_err(failed)?.into_iter().unzip();
-        let accept = AcceptContext { board: LoadBoard::new(count), shards: senders.clone() };
-        let mut threads = Vec::new();
-        for (index, ((snapshot, frames), mailbox)) in snapshots.into_iter().zip(sources).zip(mailboxes).enumerate() {
-            let seed = Seed {
-                index,
-                snapshot,
-                sizes: service::table_sizes(registry),
-                mailbox,
-                accept: accept.clone(),
-                frames,
-                random: seed().map_err(failed)?,
-                batches: batches.clone(),
-                graveyard: graveyard.clone(),
-                drain_timeout: options.drain_timeout,
-            };
-            let config = ShardConfig {
-                index,
-                cpu: cpus.get(index % cpus.len().max(1)).copied().filter(|_| count <= cpus.len()),
-                driver: options.driver,
-                epoch: epoch.clone(),
-            };
-            let thread = shard::start(config, move |kind| serve_shard(seed, kind)).map_err(failed)?;
-            threads.push(watch(index, thread, events.clone()).map_err(failed)?);
-        }
-        Ok(Self { shards: senders, threads, sink })
-    }
-}
-
-async fn serve_shard(seed: Seed, kind: DriverKind) {
-    if let DriverKind::Epoll { reason } = &kind
-        && seed.index == 0
-    {
-        oplog::warn(&format!("running on epoll: {reason}"));
-    }
-    let inbox = match seed.mailbox.open() {
-        Ok(inbox) => inbox,
-        Err(error) => {
-            oplog::error(&format!("shard {}: {error}", seed.index));
-            return;
-        }
-    };
-    let log = AccessLog::new(seed.batches);
-    let core = Core::new(seed.index, Box::new(seed.snapshot), seed.sizes, seed.random, log, seed.graveyard);
-    service::run(core, inbox, seed.accept, seed.frames, seed.drain_timeout).await;
-}
-
-/// Tells the main thread when a shard's thread ends.
-fn watch(index: usize, thread: JoinHandle<io::Result<()>>, events: SyncSender<Event>) -> io::Result<JoinHandle<()>> {
-    std::thread::Builder::new().name(format!("watch-{index}")).spawn(move || {
-        let result = thread.join().unwrap_or_else(|_panic| Err(io::Error::other("the shard's thread panicked")));
-        // The main thread may have ended its loop already.
-        match events.send(Event::ShardEnded(index, result)) {
-            Ok(()) | Err(_) => {}
-        }
-    })
-}
-
-/// Frees old snapshots off the shards.
-fn spawn_graveyard() -> io::Result<Sender<Box<Snapshot>>> {
-    let (sender, graves) = mailbox::<Box<Snapshot>>(GRAVES_MAX)?;
-    let dig = move || {
-        while let Ok(snapshot) = graves.receive_or_closed() {
-            drop(snapshot);
-        }
-    };
-    std::thread::Builder::new().name("graveyard".to_owned()).spawn(dig)?;
-    Ok(sender)
-}
-
-/// Fresh randomness for one shard: its draws, its request ids and the key of its client table.
-fn seed() -> io::Result<[u64; 7]> {
-    use std::io::Read as _;
-    let mut source = std::fs::File::open("/dev/urandom")?;
-    let mut words = [0u64; 7];
-    for word in &mut words {
-        let mut bytes = [0u8; 8];
-        source.read_exact(&mut bytes)?;
-        *word = u64::from_ne_bytes(bytes);
-    }
-    Ok(words)
-}
-
-fn spawn_aggregator(sink: FrameSink<Box<Frame>>, state: Shared) -> io::Result<()> {
-    let aggregate = move || {
-        loop {
-            // Shards report twice a second; a minute of silence is no reason to stop listening.
-            let Some(mut filled) = sink.receive(Duration::from_secs(60)) else { continue };
-            let before = {
-                let mut state = admin::lock(&state);
-                let fresh = std::mem::take(&mut filled.frame);
-                state.aggregate.accept(filled.shard, fresh)
-            };
-            if let Some(frame) = before {
-                filled.frame = frame;
-            }
-            sink.give_back(filled);
-        }
-    };
-    std::thread::Builder::new().name("aggregator".to_owned()).spawn(aggregate).map(drop)
+/// Whether a reload is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Wish {
+    #[default]
+    None,
+    /// If the files differ from what is in force.
+    IfChanged,
+    /// By the operator: the files may be the same, but the host's CA bundle may not.
+    Always,
 }
 
 impl Process {
-    /// Binds, lets the shards accept, and says so.
-    fn begin(
-        &mut self,
-        resources: &Resources,
-        predecessor: Option<Predecessor>,
-        events: &SyncSender<Event>,
-    ) -> Result<(), StartError> {
-        let snapshot = compile_each(resources, &mut self.registry, &self.tickets, 1).map_err(StartError::Config)?;
-        let Some(snapshot) = snapshot.first() else { return Ok(()) };
-        self.sockets.drop_unused(self.shards.len(), |name| snapshot.listeners.iter().any(|l| l.name == name));
-        self.listen(snapshot).map_err(|e| StartError::Io("binding", e))?;
-        self.publish(snapshot);
-        if let Some(address) = &self.options.admin {
-            let bound = admin::start(address, Arc::clone(&self.state));
-            let bound = bound.map_err(|e| StartError::Io("the admin listener", e))?;
-            oplog::info(&format!("admin listener on {bound}"));
+    #[expect(clippy::too_many_arguments, reason = "the composition root puts together what it has made")]
+    pub(crate) fn new(
+        options: Options,
+        registry: StatRegistry,
+        tickets: Tickets,
+        sockets: Sockets,
+        shards: Shards,
+        state: Shared,
+        log: LogWriter,
+        events: SyncSender<Event>,
+    ) -> Self {
+        Self {
+            options,
+            registry,
+            tickets,
+            sockets,
+            shards,
+            state,
+            log,
+            digest: String::new(),
+            listeners: Vec::new(),
+            applied: 0,
+            may_retire: true,
+            events,
+            admin: None,
+            resolver: Arc::default(),
+            arrivals: Arc::default(),
+            reload: Wish::None,
+            last_reload: None,
+            has_successor: false,
+            cut: Left::default(),
         }
-        spawn_signals(events.clone()).map_err(|e| StartError::Io("signals", e))?;
-        admin::lock(&self.state).phase = Phase::Ready;
-        if let Some(predecessor) = predecessor {
-            predecessor.ready();
-        }
-        if let Some(path) = &self.options.restart_socket {
-            let listener = restart::listen(path).map_err(|e| StartError::Io("the restart socket", e))?;
-            spawn_successor_watch(listener, events.clone()).map_err(|e| StartError::Io("the restart socket", e))?;
-        }
-        for (_, name, _) in &self.listening {
-            if let Some(address) = self.sockets.address(name) {
-                oplog::info(&format!("listener {name:?} on {address}"));
-            }
-        }
-        oplog::info(&format!("ready: version {:?}, {} shard(s)", snapshot.version, self.shards.len()));
+    }
+
+    pub(crate) fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Starts the admin listener, if there is one.
+    pub(crate) fn start_admin(&mut self, inherited: Option<(String, std::os::fd::OwnedFd)>) -> Result<(), StartError> {
+        let Some(address) = &self.options.admin else { return Ok(()) };
+        let sources = Sources {
+            state: Arc::clone(&self.state),
+            shards: self.shards.senders(),
+            resolver: Arc::clone(&self.resolver),
+        };
+        let failed = |error| StartError::Address(format!("the admin listener {address}"), error);
+        self.admin = Some(admin::start(address, inherited, sources).map_err(failed)?);
         Ok(())
     }
 
-    /// Brings the listening sockets in line with a snapshot: new ones are opened, old ones closed.
-    fn listen(&mut self, snapshot: &Snapshot) -> io::Result<()> {
-        let wanted: Vec<_> = snapshot.listeners.iter().map(|l| (l.stat, l.name.clone(), l.address)).collect();
-        let gone: Vec<_> = self.listening.iter().filter(|old| !wanted.contains(old)).cloned().collect();
-        for (stat, name, _) in &gone {
-            self.tell_all(|| Command::Unlisten { listener: *stat });
-            self.sockets.close(name);
-        }
-        for config in &snapshot.listeners {
-            let key = (config.stat, config.name.clone(), config.address);
-            if self.listening.contains(&key) {
-                continue;
-            }
-            for shard in 0..self.shards.len() {
-                let socket = self.sockets.open(config, shard)?;
-                self.tell(shard, Command::Listen { listener: config.stat, socket });
+    pub(crate) fn say_ready(&self) {
+        for listener in &self.listeners {
+            if let Some(address) = self.sockets.address(listener.stat) {
+                oplog::info(&format!("listener {:?} on {address}", listener.name));
             }
         }
-        self.listening = wanted;
-        Ok(())
+        let version = admin::lock(&self.state).facts.version.clone();
+        oplog::info(&format!("ready: version {version:?}, {} shard(s)", self.shards.count()));
     }
 
-    fn tell(&self, shard: usize, command: Command) {
-        let Some(sender) = self.shards.get(shard) else { return };
-        match sender.send(command) {
-            Ok(()) => {}
-            Err(SendError::Full(command)) => {
-                oplog::error(&format!("shard {shard} does not take commands; lost {command:.40?}"));
-            }
-            Err(SendError::Closed(_)) => {}
+    /// Shows a config on the admin listener, and gives the log writer its sinks and the resolver its names.
+    pub(crate) fn publish(&mut self, description: Description, digest: String) {
+        let Description { version, listeners, names, titles, dns, dump } = description;
+        self.log.set_sinks(self.registry.sinks());
+        {
+            let mut state = admin::lock(&self.state);
+            state.names = names;
+            state.titles = titles;
+            state.config = dump;
+            state.facts.version = version;
+            state.facts.secrets_locked = self.tickets.custody() == tls::Custody::Locked;
+            let overflow = |family: StatFamily| (family.label(), self.registry.overflowed(family));
+            state.facts.series_overflow = StatFamily::ALL.into_iter().map(overflow).collect();
+        }
+        self.listeners = listeners;
+        self.digest = digest;
+        self.resolve(dns);
+    }
+
+    /// Carries out a plan: closes first, so that a listener may change its address or two may swap theirs.
+    pub(crate) fn open(&mut self, plan: Plan) {
+        let (close, open, groups) = plan.parts();
+        close.into_iter().for_each(|listener| self.shards.tell_all(|| Command::Unlisten { listener }));
+        self.listen(open);
+        self.sockets.commit(groups);
+    }
+
+    pub(crate) fn listen(&mut self, open: Vec<Opening>) {
+        for Opening { shard, listener, socket } in open {
+            self.shards.tell(shard, Command::Listen { listener, socket });
         }
     }
 
-    fn tell_all(&self, command: impl Fn() -> Command) {
-        (0..self.shards.len()).for_each(|shard| self.tell(shard, command()));
-    }
-
-    /// Shows a snapshot on the admin listener and gives its log sinks to the writer.
-    fn publish(&self, snapshot: &Snapshot) {
-        let mut state = admin::lock(&self.state);
-        for listener in &snapshot.listeners {
-            state.names.set_listener(listener.stat, &listener.name);
-            listener.routes.routes().for_each(|route| state.names.set_route(route.stat, &route.name));
-        }
-        for cluster in &snapshot.clusters {
-            state.names.set_cluster(cluster.stat, &cluster.name);
-            for endpoint in &cluster.endpoints {
-                state.names.set_endpoint(endpoint.stat, &cluster.name, &endpoint.address.to_string());
-            }
-        }
-        state.config = describe(snapshot);
-        drop(state);
-        log_writer::order(&self.log_orders, Order::Sinks(self.registry.sinks().to_vec()));
-    }
-
-    fn obey(mut self, events: &Receiver<Event>, threads: Vec<JoinHandle<()>>) {
-        let mut running = self.shards.len();
-        let mut successor: Option<UnixStream> = None;
-        while running > 0 {
-            let event = match events.recv_timeout(Duration::from_secs(3600)) {
-                Ok(event) => event,
-                Err(RecvTimeoutError::Timeout) => continue,
+    /// Serves until all shards have ended.
+    pub(crate) fn obey(mut self, events: &Receiver<Event>) -> Ended {
+        while self.shards.running() > 0 {
+            match events.recv_timeout(self.patience()) {
+                Ok(event) => self.take(event),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
+            }
+            // What has come meanwhile belongs to the same turn: ten SIGHUPs are one reload.
+            while let Ok(event) = events.try_recv() {
+                self.take(event);
+            }
+            self.keep_house();
+        }
+        self.end()
+    }
+
+    fn is_draining(&self) -> bool {
+        admin::lock(&self.state).phase == Phase::Draining
+    }
+
+    fn patience(&self) -> Duration {
+        if self.shards.stuck().is_some() {
+            return BACKLOG_INTERVAL;
+        }
+        let now = Instant::now();
+        let reload = self.reload_at(now).map(|at| at.saturating_duration_since(now));
+        let rotation = self.tickets.due().saturating_duration_since(now);
+        reload.unwrap_or(NO_HURRY).min(rotation).min(NO_HURRY)
+    }
+
+    fn reload_at(&self, now: Instant) -> Option<Instant> {
+        let earliest = self.last_reload.map_or(now, |last| last + RELOAD_INTERVAL_MIN);
+        (self.reload != Wish::None).then_some(earliest)
+    }
+
+    fn take(&mut self, event: Event) {
+        match event {
+            Event::Signal(SIGHUP) => self.reload = Wish::Always,
+            Event::Signal(SIGUSR1) => self.log.reopen(),
+            Event::Signal(_) if self.is_draining() => {
+                oplog::info("told again: ending at once");
+                self.shards.tell_all(|| Command::Cut);
+            }
+            Event::Signal(_) => self.drain("told by a signal"),
+            Event::ConfigChanged if self.reload == Wish::None => self.reload = Wish::IfChanged,
+            // Seen by every turn of the loop.
+            Event::ConfigChanged | Event::Resolved | Event::ShardStarted(..) => {}
+            Event::Successor(give) => {
+                // The other thread has given up when this fails.
+                match give.send(self.bequest()) {
+                    Ok(()) | Err(_) => {}
+                }
+            }
+            Event::SuccessorReady => {
+                self.has_successor = true;
+                // Both have the same admin socket: the successor's answers are the ones that count now.
+                if let Some(admin) = self.admin.take() {
+                    admin.hand_on();
+                }
+                self.drain("a successor serves");
+            }
+            Event::ShardEnded(shard, result) => self.shard_ended(shard, result),
+        }
+    }
+
+    /// What is not an event: commands that wait, addresses that have come, and what is due.
+    fn keep_house(&mut self) {
+        self.shards.flush();
+        self.pass_on_addresses();
+        if self.is_draining() {
+            self.reload = Wish::None;
+            return;
+        }
+        let now = Instant::now();
+        if self.tickets.due() <= now {
+            self.rotate_tickets(now);
+        }
+        if self.reload_at(now).is_some_and(|at| at <= now) {
+            let only_if_changed = std::mem::take(&mut self.reload) == Wish::IfChanged;
+            self.reload(only_if_changed);
+            self.last_reload = Some(Instant::now());
+        }
+        admin::lock(&self.state).facts.log_rows_lost = self.log.rows_lost();
+    }
+
+    fn rotate_tickets(&mut self, now: Instant) {
+        if let Err(error) = self.tickets.rotate(now) {
+            oplog::error(&format!("session ticket keys stay as they are: {error}"));
+            return;
+        }
+        for shard in 0..self.shards.count() {
+            match self.tickets.keys() {
+                Ok(keys) => self.shards.tell(shard, Command::Tickets(keys)),
+                Err(error) => oplog::error(&format!("session ticket keys of shard {shard} stay: {error}")),
+            }
+        }
+        admin::lock(&self.state).facts.ticket_rotations += 1;
+        oplog::info("session ticket keys were rotated");
+    }
+
+    fn bequest(&self) -> Bequest {
+        if self.is_draining() {
+            return Bequest::default();
+        }
+        let complain = |what: &str, error: &dyn std::fmt::Display| {
+            oplog::error(&format!("{what} cannot be handed over: {error}"));
+        };
+        let sockets = self.sockets.duplicate().unwrap_or_else(|error| {
+            complain("listening sockets", &error);
+            Vec::new()
+        });
+        let admin = self.admin.as_ref().and_then(|admin| match admin.bequest() {
+            Ok(bequest) => Some(bequest),
+            Err(error) => {
+                complain("the admin listener", &error);
+                None
+            }
+        });
+        Bequest { sockets, admin, tickets: Some(self.tickets.bequest(Instant::now())) }
+    }
+
+    fn drain(&mut self, why: &str) {
+        if self.is_draining() {
+            return;
+        }
+        admin::lock(&self.state).phase = Phase::Draining;
+        oplog::info(&format!("draining: {why}"));
+        // C29: nothing is looked up for a process that ends.
+        if let Some(resolver) = admin::lock(&self.resolver).take() {
+            resolver.stop();
+        }
+        // The shards' descriptors are the last ones now: a socket goes with its shard's last accept, so that nobody
+        // connects to a queue that is not read any more.
+        self.sockets.release();
+        self.shards.tell_all(|| Command::Drain);
+    }
+
+    fn shard_ended(&mut self, shard: usize, result: std::io::Result<Left>) {
+        self.shards.has_ended(shard);
+        admin::lock(&self.state).facts.shards_running = self.shards.running();
+        match result {
+            Ok(left) => self.cut.add(&left),
+            Err(error) => oplog::error(&format!("shard {shard} ended: {error}")),
+        }
+        if self.is_draining() {
+            return;
+        }
+        let Some(heir) = self.shards.heir(shard) else {
+            oplog::error("no shard is left");
+            return;
+        };
+        oplog::error(&format!("shard {heir} takes over the listening sockets of shard {shard}"));
+        match self.sockets.of_shard(shard, self.shards.count(), heir) {
+            Ok(open) => self.listen(open),
+            Err(error) => oplog::error(&format!("listening sockets of shard {shard} are not served: {error}")),
+        }
+    }
+
+    /// Sets the names to resolve; the resolver is started with the first ones.
+    fn resolve(&mut self, targets: Vec<(String, Vec<DnsTarget>)>) {
+        let mut resolver = admin::lock(&self.resolver);
+        if resolver.is_none() && !targets.is_empty() {
+            let (arrivals, events) = (Arc::clone(&self.arrivals), self.events.clone());
+            let on_change = move |resolved: Resolved| {
+                admin::lock(&arrivals).insert(resolved.cluster, resolved.endpoints);
+                // A full queue means that the main thread is about to look anyway.
+                match events.try_send(Event::Resolved) {
+                    Ok(()) | Err(_) => {}
+                }
             };
-            match event {
-                Event::Signal(SIGHUP) => self.reload(),
-                Event::Signal(SIGUSR1) => log_writer::order(&self.log_orders, Order::Reopen),
-                Event::Signal(_) => self.drain("told by a signal"),
-                Event::Successor(stream) => match restart::hand_over(&stream, &self.sockets) {
-                    Ok(()) => successor = Some(stream),
-                    Err(error) => oplog::warn(&format!("hand-over refused: {error}")),
-                },
-                Event::SuccessorReady if successor.take().is_some() => self.drain("a successor serves"),
-                Event::SuccessorReady => {}
-                Event::ShardEnded(index, result) => {
-                    running -= 1;
-                    if let Err(error) = result {
-                        oplog::error(&format!("shard {index} ended: {error}"));
-                    }
-                }
+            let on_event = |event: &dns::Event| match event.severity() {
+                Severity::Info => oplog::info(&event.to_string()),
+                Severity::Warning => oplog::warn(&event.to_string()),
+                Severity::Error => oplog::error(&event.to_string()),
+            };
+            match dns::start(DnsSettings::default(), on_change, on_event) {
+                Ok(handle) => *resolver = Some(handle),
+                Err(error) => oplog::error(&format!("the DNS resolver cannot be started: {error}")),
             }
         }
-        for thread in threads {
-            // Watchers end with their shards; a panic in one has nothing left to harm.
-            match thread.join() {
-                Ok(()) | Err(_) => {}
-            }
+        if let Some(Err(error)) = resolver.as_ref().map(|resolver| resolver.set_targets(targets)) {
+            oplog::error(&error.to_string());
         }
-        oplog::info("ended");
     }
 
-    fn drain(&self, why: &str) {
-        let mut state = admin::lock(&self.state);
-        if state.phase != Phase::Draining {
-            oplog::info(&format!("draining: {why}"));
-        }
-        state.phase = Phase::Draining;
-        drop(state);
-        self.tell_all(|| Command::Drain);
-    }
-
-    /// Loads the config again. A wrong one changes nothing.
-    fn reload(&mut self) {
-        let Ok(resources) = load(&self.options) else {
-            oplog::error("reload refused; the old config stays");
-            return;
-        };
-        let compiled = compile_each(&resources, &mut self.registry, &self.tickets, self.shards.len());
-        let Ok(snapshots) = compiled else {
-            oplog::error("reload refused; the old config stays");
-            return;
-        };
-        let Some(first) = snapshots.first() else { return };
-        self.publish(first);
-        let sizes = service::table_sizes(&self.registry);
-        // A listener must be known to the shards before its sockets come.
-        let described = describe_listeners(first);
-        for (shard, snapshot) in snapshots.into_iter().enumerate() {
-            self.tell(shard, Command::Apply(Box::new(snapshot), sizes));
-        }
-        if let Err(error) = self.relisten(&resources, &described) {
-            oplog::error(&format!("reload: {error}; the other listeners serve the new config"));
-        }
-        oplog::info(&format!("config {:?} is in force", resources.version));
-    }
-
-    fn relisten(&mut self, resources: &Resources, described: &[String]) -> io::Result<()> {
-        let same = described.len() == self.listening.len()
-            && self.listening.iter().all(|(_, name, address)| described.contains(&format!("{name} {address}")));
-        if same {
-            return Ok(());
-        }
-        let compiled = compile_each(resources, &mut self.registry, &self.tickets, 1);
-        match compiled.ok().and_then(|mut snapshots| snapshots.pop()) {
-            Some(snapshot) => self.listen(&snapshot),
-            None => Ok(()),
+    fn pass_on_addresses(&mut self) {
+        let arrivals = std::mem::take(&mut *admin::lock(&self.arrivals));
+        for (cluster, endpoints) in arrivals {
+            self.shards.tell_all(|| {
+                Command::Resolved(Resolved { cluster: cluster.clone(), endpoints: endpoints.clone() })
+            });
         }
     }
-}
 
-fn describe_listeners(snapshot: &Snapshot) -> Vec<String> {
-    snapshot.listeners.iter().map(|l| format!("{} {}", l.name, l.address)).collect()
-}
-
-/// The configuration in force, without anything secret.
-fn describe(snapshot: &Snapshot) -> serde_json::Value {
-    let listeners: Vec<_> = snapshot
-        .listeners
-        .iter()
-        .map(|l| {
-            serde_json::json!({
-                "name": l.name,
-                "address": l.address.to_string(),
-                "tls": l.tls.is_some(),
-                "routes": l.routes.routes().map(|route| route.name.as_str()).collect::<Vec<_>>(),
-            })
-        })
-        .collect();
-    let clusters: Vec<_> = snapshot
-        .clusters
-        .iter()
-        .map(|c| {
-            serde_json::json!({
-                "name": c.name,
-                "endpoints": c.endpoints.iter().map(|e| e.address.to_string()).collect::<Vec<_>>(),
-                "names": c.dns.iter().map(|d| d.name.as_str()).collect::<Vec<_>>(),
-            })
-        })
-        .collect();
-    serde_json::json!({ "version": snapshot.version, "listeners": listeners, "clusters": clusters })
-}
-
-fn spawn_signals(events: SyncSender<Event>) -> io::Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
-    let forward = move || {
-        for signal in signals.forever() {
-            if events.send(Event::Signal(signal)).is_err() {
-                return;
-            }
+    fn end(self) -> Ended {
+        let was_draining = self.is_draining();
+        if !self.log.finish(LOG_PATIENCE) {
+            oplog::error("an access log target does not take its lines; the last ones are lost");
         }
-    };
-    std::thread::Builder::new().name("signals".to_owned()).spawn(forward).map(drop)
-}
-
-/// Waits for successors: one at a time, each hears the sockets and then says that it serves.
-fn spawn_successor_watch(listener: UnixListener, events: SyncSender<Event>) -> io::Result<()> {
-    let watch = move || {
-        while let Ok((stream, _)) = listener.accept() {
-            let Ok(twin) = stream.try_clone() else { continue };
-            if events.send(Event::Successor(twin)).is_err() {
-                return;
-            }
-            match restart::wait_until_ready(&stream, SUCCESSOR_PATIENCE) {
-                Ok(()) => {
-                    if events.send(Event::SuccessorReady).is_err() {
-                        return;
-                    }
-                }
-                Err(error) => oplog::warn(&format!("a successor did not come up: {error}")),
-            }
+        if let Some(admin) = self.admin {
+            admin.end();
         }
-    };
-    std::thread::Builder::new().name("successor".to_owned()).spawn(watch).map(drop)
+        if let Some(path) = self.options.restart_socket.as_ref().filter(|_| !self.has_successor)
+            && let Err(error) = unix_socket::remove(path)
+        {
+            oplog::warn(&format!("{}: {error}", path.display()));
+        }
+        if !was_draining {
+            oplog::error("ended: every shard has ended by itself");
+            return Ended::Failed;
+        }
+        if self.cut.connections() == 0 {
+            oplog::info("ended");
+            return Ended::Clean;
+        }
+        let Left { connections_h1, connections_h2, connections_new, requests } = self.cut;
+        oplog::warn(&format!(
+            "ended: cut {connections_h1} HTTP/1 and {connections_h2} HTTP/2 connections with {requests} requests in \
+             progress, and {connections_new} that had not sent anything"
+        ));
+        Ended::Cut
+    }
 }

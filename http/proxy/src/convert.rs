@@ -8,10 +8,18 @@ use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, Uri};
 use http_wire::authority;
-use http_wire::fields::{FieldError, FieldId, Fields};
+use http_wire::fields::{Field, FieldError, FieldId, FieldSet, Fields, may_be_trailer};
 use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Scheme, Version};
 
+use crate::pool::RESPONSE_LIMITS;
 use crate::reason::Reason;
+
+/// What a connection knows of its requests beforehand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RequestLimits {
+    pub(crate) fields_max: usize,
+    pub(crate) scheme: Scheme,
+}
 
 /// What an h2 head says beside its fields.
 #[derive(Clone, Copy, Debug)]
@@ -23,17 +31,21 @@ pub(crate) struct H2RequestMeta {
 /// Fills `head` from an h2 request.
 ///
 /// # Errors
-/// The reason for a 400.
+/// The reason for a 400 or 431.
 pub(crate) fn request_from_h2(
     parts: &http::request::Parts,
     protocol: Option<&str>,
     body_ended: bool,
-    scheme: Scheme,
+    limits: &RequestLimits,
     head: &mut RequestHead,
 ) -> Result<H2RequestMeta, Reason> {
     head.clear();
     head.version = Version::Http2;
-    head.scheme = scheme;
+    head.scheme = limits.scheme;
+    // The bytes are bounded by the h2 crate, which answers 431 by itself.
+    if parts.headers.len() > limits.fields_max {
+        return Err(Reason::TooManyFields);
+    }
     head.set_method(parts.method.as_str().as_bytes()).map_err(|_not_a_token| Reason::BadMethod)?;
     set_h2_target(parts, protocol, head)?;
     let mut length = None;
@@ -41,6 +53,9 @@ pub(crate) fn request_from_h2(
     let mut host = None;
     for (name, value) in &parts.headers {
         let value = value.as_bytes();
+        if has_outer_blank(value) {
+            return Err(Reason::BadFieldValue);
+        }
         match FieldId::from_lower(name.as_str().as_bytes()) {
             FieldId::ContentLength => set_length(&mut length, value).map_err(|()| Reason::BadContentLength)?,
             FieldId::Host if host.is_some_and(|first| first != value) => return Err(Reason::HostConflict),
@@ -67,6 +82,12 @@ pub(crate) fn request_from_h2(
         (false, None) => BodyLength::Streamed,
     };
     Ok(H2RequestMeta { body, te_trailers })
+}
+
+/// RFC 9113 §8.2.1: a value that begins or ends with a blank makes a message malformed.
+fn has_outer_blank(value: &[u8]) -> bool {
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    is_blank(value.first()) || is_blank(value.last())
 }
 
 fn push_name(fields: &mut Fields, name: &str, value: &[u8]) -> Result<(), Reason> {
@@ -167,9 +188,15 @@ pub(crate) fn response_from_h2(
     head.clear();
     head.status = parts.status.as_u16();
     head.version = Version::Http2;
+    if parts.headers.len() > RESPONSE_LIMITS.fields_max {
+        return Err(Reason::UpstreamTooManyFields);
+    }
     let mut length = None;
     for (name, value) in &parts.headers {
         let value = value.as_bytes();
+        if has_outer_blank(value) {
+            return Err(Reason::UpstreamBadFieldValue);
+        }
         match FieldId::from_lower(name.as_str().as_bytes()) {
             FieldId::ContentLength => set_length(&mut length, value).map_err(|()| Reason::UpstreamBadContentLength)?,
             FieldId::Connection
@@ -193,40 +220,84 @@ pub(crate) fn response_from_h2(
     Ok(H2ResponseMeta { body, declared_length: length })
 }
 
-/// Trailer fields from h2. Framing and routing fields are discarded (RFC 9110 §6.5.1).
+/// Trailer fields from h2. What a trailer section must not carry is discarded (RFC 9110 §6.5.1).
 pub(crate) fn trailers_from_h2(trailers: &HeaderMap) -> Fields {
     let mut fields = Fields::new();
     for (name, value) in trailers {
-        let is_framing = matches!(
-            FieldId::from_lower(name.as_str().as_bytes()),
-            FieldId::ContentLength
-                | FieldId::TransferEncoding
-                | FieldId::Connection
-                | FieldId::Host
-                | FieldId::Te
-                | FieldId::Trailer
-                | FieldId::Upgrade
-        );
+        let name = name.as_str().as_bytes();
         // A value that may not stand in h1 is dropped with the field: trailers are optional by nature.
-        if !is_framing && fields.push_name(name.as_str().as_bytes(), value.as_bytes()).is_err() {
+        if may_be_trailer(FieldId::from_lower(name), name) && fields.push_name(name, value.as_bytes()).is_err() {
             continue;
         }
     }
     fields
 }
 
-/// Fields for h2.
+/// What h2 says in other ways or not at all (RFC 9113 §8.2.2), even when a policy has put it into the list.
+const NOT_IN_H2: FieldSet = FieldSet::WRITTEN_BY_CODEC;
+/// A WebSocket over h2 has no key (RFC 8441 §5).
+const NOT_IN_H2_UPGRADE: FieldSet = NOT_IN_H2.with(FieldSet::of(&[FieldId::SecWebsocketKey]));
+
+/// The bytes of a head, copied once. Its parts share the memory, so that a head costs the same few allocations
+/// whatever the number of its fields.
+struct Arena {
+    bytes: Bytes,
+    taken: usize,
+}
+
+impl Arena {
+    fn of(fields: &Fields, before: &[&[u8]]) -> Self {
+        let room = before.iter().map(|part| part.len()).sum::<usize>();
+        let mut bytes = Vec::with_capacity(room + fields.iter().map(|field| field.value.len()).sum::<usize>());
+        before.iter().for_each(|part| bytes.extend_from_slice(part));
+        fields.iter().for_each(|field| bytes.extend_from_slice(field.value));
+        Self { bytes: Bytes::from(bytes), taken: 0 }
+    }
+
+    /// The next `len` bytes, in the order in which they were put in.
+    fn take(&mut self, len: usize) -> Bytes {
+        let from = self.taken;
+        self.taken = (from + len).min(self.bytes.len());
+        self.bytes.slice(from..self.taken)
+    }
+
+    fn fields_to_h2(&mut self, fields: &Fields, left_out: FieldSet, into: &mut HeaderMap) -> Result<(), FieldError> {
+        into.reserve(fields.len());
+        for field in fields.iter() {
+            let value = self.take(field.value.len());
+            if left_out.has(field.id) {
+                continue;
+            }
+            let value = HeaderValue::from_maybe_shared(value).map_err(|_bad| FieldError)?;
+            into.append(header_name(field)?, value);
+        }
+        Ok(())
+    }
+}
+
+/// A name for the `http` crate, without an allocation where it is well known.
+fn header_name(field: Field<'_>) -> Result<HeaderName, FieldError> {
+    Ok(match (field.id, field.name) {
+        (FieldId::Other, b"traceparent") => HeaderName::from_static("traceparent"),
+        (FieldId::Other, b"tracestate") => HeaderName::from_static("tracestate"),
+        (FieldId::Other, b"x-deadline-ms") => HeaderName::from_static("x-deadline-ms"),
+        (FieldId::Other, b"grpc-status") => HeaderName::from_static("grpc-status"),
+        (FieldId::Other, b"grpc-message") => HeaderName::from_static("grpc-message"),
+        (FieldId::Other, b"grpc-encoding") => HeaderName::from_static("grpc-encoding"),
+        (FieldId::Other, b"grpc-accept-encoding") => HeaderName::from_static("grpc-accept-encoding"),
+        (FieldId::Other, name) => HeaderName::from_bytes(name).map_err(|_bad| FieldError)?,
+        (id, _) => HeaderName::from_static(id.name()),
+    })
+}
+
+/// Trailer fields for h2.
 ///
 /// # Errors
 /// `FieldError` for a name or value that h2 cannot carry.
-pub(crate) fn fields_to_h2(fields: &Fields, into: &mut HeaderMap) -> Result<(), FieldError> {
-    into.reserve(fields.len());
-    for field in fields.iter() {
-        let name = HeaderName::from_bytes(field.name).map_err(|_bad| FieldError)?;
-        let value = HeaderValue::from_bytes(field.value).map_err(|_bad| FieldError)?;
-        into.append(name, value);
-    }
-    Ok(())
+pub(crate) fn trailers_to_h2(fields: &Fields) -> Result<HeaderMap, FieldError> {
+    let mut map = HeaderMap::new();
+    Arena::of(fields, &[]).fields_to_h2(fields, NOT_IN_H2, &mut map)?;
+    Ok(map)
 }
 
 /// A request for an h2 upstream. An upgrade becomes an extended CONNECT (RFC 8441 §4).
@@ -239,28 +310,30 @@ pub(crate) fn request_to_h2(
     te_trailers: bool,
     upstream_scheme: Scheme,
 ) -> Result<Request<()>, FieldError> {
-    let mut target = Vec::with_capacity(head.path().len() + head.query().map_or(0, |query| query.len() + 1));
-    target.extend_from_slice(head.path());
-    if let Some(query) = head.query() {
-        target.push(b'?');
-        target.extend_from_slice(query);
-    }
-    let uri = Uri::builder()
-        .scheme(upstream_scheme.as_str())
-        .authority(Authority::from_maybe_shared(Bytes::copy_from_slice(head.authority())).map_err(|_bad| FieldError)?)
-        .path_and_query(PathAndQuery::from_maybe_shared(Bytes::from(target)).map_err(|_bad| FieldError)?)
-        .build()
-        .map_err(|_bad| FieldError)?;
+    let (mark, query): (&[u8], &[u8]) = head.query().map_or((b"", b""), |query| (b"?", query));
+    let mut arena = Arena::of(&head.fields, &[head.authority(), head.path(), mark, query]);
+    let mut uri = http::uri::Parts::default();
+    uri.scheme = Some(match upstream_scheme {
+        Scheme::Http => http::uri::Scheme::HTTP,
+        Scheme::Https => http::uri::Scheme::HTTPS,
+    });
+    let authority = arena.take(head.authority().len());
+    uri.authority = Some(Authority::from_maybe_shared(authority).map_err(|_bad| FieldError)?);
+    let target = arena.take(head.path().len() + mark.len() + query.len());
+    uri.path_and_query = Some(PathAndQuery::from_maybe_shared(target).map_err(|_bad| FieldError)?);
     let mut request = Request::new(());
-    *request.uri_mut() = uri;
+    *request.uri_mut() = Uri::from_parts(uri).map_err(|_bad| FieldError)?;
     *request.version_mut() = http::Version::HTTP_2;
-    *request.method_mut() = http::Method::from_bytes(head.method_token()).map_err(|_bad| FieldError)?;
+    let mut left_out = NOT_IN_H2;
     if let Some(protocol) = head.protocol() {
         let protocol = std::str::from_utf8(protocol).map_err(|_bad| FieldError)?;
         request.extensions_mut().insert(h2::ext::Protocol::from(protocol));
         *request.method_mut() = http::Method::CONNECT;
+        left_out = NOT_IN_H2_UPGRADE;
+    } else {
+        *request.method_mut() = http::Method::from_bytes(head.method_token()).map_err(|_bad| FieldError)?;
     }
-    fields_to_h2(&head.fields, request.headers_mut())?;
+    arena.fields_to_h2(&head.fields, left_out, request.headers_mut())?;
     if let BodyLength::Exact(bytes) = body {
         request.headers_mut().insert(http::header::CONTENT_LENGTH, HeaderValue::from(bytes));
     }
@@ -278,10 +351,101 @@ pub(crate) fn response_to_h2(head: &ResponseHead, length: Option<u64>) -> Result
     let mut response = Response::new(());
     *response.status_mut() = http::StatusCode::from_u16(head.status).map_err(|_bad| FieldError)?;
     *response.version_mut() = http::Version::HTTP_2;
-    fields_to_h2(&head.fields, response.headers_mut())?;
+    Arena::of(&head.fields, &[]).fields_to_h2(&head.fields, NOT_IN_H2, response.headers_mut())?;
     // RFC 9110 §8.6: no length on an interim or 204 response.
     if let Some(bytes) = length.filter(|_| !matches!(head.status, 100..=199 | 204)) {
         response.headers_mut().insert(http::header::CONTENT_LENGTH, HeaderValue::from(bytes));
     }
     Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(fields: &[(&str, &str)]) -> http::request::Parts {
+        let mut request = Request::builder().uri("http://a.example/x?y");
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        request.body(()).expect("a legal request").into_parts().0
+    }
+
+    fn refusal(fields: &[(&str, &str)], body_ended: bool) -> Option<Reason> {
+        let limits = RequestLimits { fields_max: 5, scheme: Scheme::Http };
+        request_from_h2(&parts(fields), None, body_ended, &limits, &mut RequestHead::default()).err()
+    }
+
+    #[test]
+    fn what_is_malformed_in_h2_goes_no_further() {
+        for (fields, body_ended, wanted) in [
+            (&[("x", "y")][..], true, None),
+            (&[("x", " y")], true, Some(Reason::BadFieldValue)),
+            (&[("x", "y\t")], true, Some(Reason::BadFieldValue)),
+            (&[("connection", "x")], true, Some(Reason::BadFieldName)),
+            (&[("transfer-encoding", "chunked")], true, Some(Reason::BadFieldName)),
+            (&[("te", "trailers")], true, None),
+            (&[("te", "trailers, gzip")], true, Some(Reason::BadFieldName)),
+            (&[("content-length", "0")], true, None),
+            (&[("content-length", "1")], true, Some(Reason::BadContentLength)),
+            (&[("content-length", "1")], false, None),
+            (&[("content-length", "1"), ("content-length", "2")], false, Some(Reason::BadContentLength)),
+            (&[("content-length", "+1")], false, Some(Reason::BadContentLength)),
+            (&[("host", "a.example:80")], true, None),
+            (&[("host", "b.example")], true, Some(Reason::HostConflict)),
+            (&[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1"), ("e", "1")], true, None),
+            (
+                &[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1"), ("e", "1"), ("e", "2")],
+                true,
+                Some(Reason::TooManyFields),
+            ),
+        ] {
+            assert_eq!(refusal(fields, body_ended), wanted, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_passes_from_h2_to_h2_as_it_was() {
+        let limits = RequestLimits { fields_max: 50, scheme: Scheme::Http };
+        let mut head = RequestHead::default();
+        let fields = [("x-custom", "1"), ("accept", "*/*"), ("cookie", "a=1"), ("x-custom", ""), ("cookie", "b=2")];
+        request_from_h2(&parts(&fields), None, true, &limits, &mut head).expect("a legal request");
+        head.fields.push_name(b"connection", b"close").expect("a policy may do that");
+        let sent = request_to_h2(&head, BodyLength::Empty, true, Scheme::Https).expect("h2 can carry it");
+        assert_eq!(sent.uri().to_string(), "https://a.example/x?y");
+        let values = |name: &str| -> Vec<&[u8]> { sent.headers().get_all(name).iter().map(HeaderValue::as_bytes).collect() };
+        assert_eq!(values("x-custom"), [&b"1"[..], b""]);
+        assert_eq!(values("accept"), [b"*/*"]);
+        assert_eq!(values("cookie"), [b"a=1; b=2"]);
+        assert_eq!(values("te"), [b"trailers"]);
+        assert!(values("connection").is_empty(), "connection-specific fields never reach h2");
+    }
+
+    #[test]
+    fn an_upgrade_becomes_an_extended_connect_without_a_key() {
+        let mut head = RequestHead::default();
+        head.set_method(b"GET").expect("a token");
+        head.set_authority(b"a.example").expect("short");
+        head.set_path(b"/ws").expect("short");
+        head.set_protocol(b"websocket").expect("a token");
+        head.fields.push(FieldId::SecWebsocketKey, b"dGhlIHNhbXBsZSBub25jZQ==").expect("a value");
+        head.fields.push(FieldId::SecWebsocketVersion, b"13").expect("a value");
+        let sent = request_to_h2(&head, BodyLength::Streamed, false, Scheme::Http).expect("h2 can carry it");
+        assert_eq!(sent.method(), http::Method::CONNECT);
+        assert_eq!(sent.extensions().get::<h2::ext::Protocol>().map(h2::ext::Protocol::as_str), Some("websocket"));
+        assert_eq!(sent.headers().get("sec-websocket-version").map(HeaderValue::as_bytes), Some(&b"13"[..]));
+        assert!(!sent.headers().contains_key("sec-websocket-key"));
+    }
+
+    #[test]
+    fn trailers_do_not_frame_route_or_vouch() {
+        let mut map = HeaderMap::new();
+        for name in ["x-sum", "grpc-status", "content-length", "host", "authorization", "x-forwarded-for", "te"] {
+            map.append(HeaderName::from_static(name), HeaderValue::from_static("0"));
+        }
+        let fields = trailers_from_h2(&map);
+        let names: Vec<&[u8]> = fields.iter().map(|field| field.name).collect();
+        assert_eq!(names, [&b"x-sum"[..], b"grpc-status"]);
+        assert_eq!(trailers_to_h2(&fields).expect("h2 can carry them").len(), 2);
+    }
 }

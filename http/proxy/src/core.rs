@@ -4,22 +4,27 @@
 //! through the mailbox as a [`Command`] and is applied here between two turns.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::time::Duration;
 
+use core_runtime::clock;
 use core_runtime::mailbox::{SendError, Sender};
 use core_runtime::net::{Accepted, ListeningSocket};
 use core_runtime::sync::Latch;
 use http_gateway::client_limit::ClientLimiter;
 use http_wire::head::{RequestHead, ResponseHead};
+use rustc_hash::FxHashMap;
+use tls::{ServerContext, TicketKeys};
 
 use crate::balance::Rng;
 use crate::pool::Clusters;
 use crate::reason::Reason;
 use crate::log::AccessLog;
-use crate::record::{CoreStats, TableSizes};
-use crate::snapshot::{ListenerConfig, Snapshot, StatId};
+use crate::record::{CoreStats, StatTable, TableSizes};
+use crate::snapshot::{ListenerConfig, Snapshot, StatId, TicketSource};
+use crate::survey::{Generations, Left, LiveConn, LiveConns, Survey, SurveyOf};
 
 /// What a core is told from outside.
 #[derive(Debug)]
@@ -30,12 +35,21 @@ pub enum Command {
     Resolved(crate::pool::Resolved),
     /// One more listening socket for a listener.
     Listen { listener: StatId, socket: ListeningSocket },
-    /// A listener has gone from the configuration.
+    /// Stop accepting for a listener. Connections that wait in the kernel's queue are taken first, under the
+    /// configuration of this moment: this comes before the one that no longer names the listener.
     Unlisten { listener: StatId },
     /// A connection that another core's listener took.
     Adopt { listener: StatId, accepted: Accepted },
+    /// Other ticket keys for the listeners whose keys are the process's own.
+    Tickets(TicketKeys),
+    /// Series whose names have gone: their counters start anew.
+    Forget(Vec<(StatTable, StatId)>),
+    /// A question of the admin listener.
+    Survey { what: SurveyOf, reply: Sender<Survey> },
     /// Stop accepting, finish what is there.
     Drain,
+    /// End now, whatever is there.
+    Cut,
 }
 
 /// Clients whose limits one core remembers.
@@ -55,8 +69,14 @@ pub struct Core {
     rng: RefCell<Rng>,
     /// Set once, when the core begins to drain.
     pub(crate) draining: Latch,
+    /// When the drain began and how long it may take.
+    drain_window: Cell<(Duration, Duration)>,
     pub(crate) log: AccessLog,
     connections: Cell<usize>,
+    pub(crate) live: LiveConns,
+    pub(crate) generations: Generations,
+    /// Contexts made since the snapshot was, with newer ticket keys than its own.
+    rotated: RefCell<FxHashMap<StatId, Rc<ServerContext>>>,
     /// Where old snapshots go to be freed by the thread that made them.
     graveyard: Sender<Box<Snapshot>>,
     /// Heads that wait for their next message: a waiting connection holds none.
@@ -78,16 +98,23 @@ impl Core {
         let [rng_seed, limiter_seed @ ..] = seed;
         let mut stats = CoreStats::default();
         stats.grow(sizes);
+        let snapshot = Rc::new(LiveSnapshot::new(snapshot, &graveyard));
+        let generations = Generations::default();
+        generations.note(&snapshot);
         Rc::new(Self {
             index,
-            snapshot: RefCell::new(Rc::new(LiveSnapshot::new(snapshot, &graveyard))),
+            snapshot: RefCell::new(snapshot),
             clusters: Clusters::default(),
             stats: RefCell::new(stats),
             limiter: RefCell::new(ClientLimiter::new(LIMITED_CLIENTS_MAX, limiter_seed)),
             rng: RefCell::new(Rng::new(rng_seed)),
             draining: Latch::new(),
+            drain_window: Cell::new((Duration::ZERO, Duration::ZERO)),
             log,
             connections: Cell::new(0),
+            live: LiveConns::default(),
+            generations,
+            rotated: RefCell::default(),
             graveyard,
             heads: RefCell::default(),
             scratch: RefCell::default(),
@@ -103,8 +130,32 @@ impl Core {
     pub fn apply(&self, snapshot: Box<Snapshot>) {
         let new = Rc::new(LiveSnapshot::new(snapshot, &self.graveyard));
         self.clusters.forget_missing(&new);
+        self.rotated.borrow_mut().clear();
+        self.generations.note(&new);
         self.stats.borrow_mut().counters.snapshots_applied += 1;
         drop(self.snapshot.replace(new));
+    }
+
+    /// Gives the listeners that have the process's ticket keys contexts with these. Where the system has no
+    /// randomness for one, its old keys go on.
+    pub(crate) fn rotate_tickets(&self, keys: &TicketKeys) {
+        let snapshot = self.snapshot();
+        let mut rotated = self.rotated.borrow_mut();
+        for listener in snapshot.listeners.iter().filter(|listener| listener.tickets == TicketSource::Process) {
+            if let Some(Ok(context)) = listener.tls.as_ref().map(|context| context.with_ticket_keys(keys)) {
+                rotated.insert(listener.stat, Rc::new(context));
+            }
+        }
+    }
+
+    /// The TLS context of a listener where its ticket keys are newer than the snapshot.
+    pub(crate) fn rotated(&self, listener: StatId) -> Option<Rc<ServerContext>> {
+        self.rotated.borrow().get(&listener).cloned()
+    }
+
+    /// What is open on this core.
+    pub(crate) fn left(&self) -> Left {
+        self.live.left()
     }
 
     /// Empty heads, with memory from earlier use when there is some.
@@ -131,9 +182,19 @@ impl Core {
         self.draining.is_set()
     }
 
-    /// Begins to drain.
-    pub fn drain(&self) {
+    /// Begins to drain, for at most `timeout`.
+    pub fn drain(&self, timeout: Duration) {
+        self.drain_window.set((clock::now(), timeout));
         self.draining.set();
+    }
+
+    /// When an idle connection is closed by a drain: spread over the second quarter of the window. Closing at once
+    /// would meet requests that are on their way; a client that sends one before is told to close with its answer
+    /// (C28, C30).
+    pub(crate) fn close_idle_at(&self) -> Duration {
+        let (began_at, timeout) = self.drain_window.get();
+        let spread_ms = u64::try_from(timeout.as_millis() / 4).unwrap_or(u64::MAX).max(1);
+        began_at + timeout / 4 + Duration::from_millis(self.random() % spread_ms)
     }
 
     /// Brings the gauges of the statistics up to date.
@@ -153,6 +214,7 @@ impl Core {
         stats.gauges.upstream_connections = open;
         stats.gauges.buffers_in_use = wide(core_runtime::buf::usage().0);
         stats.gauges.clients = wide(limiter.clients());
+        stats.gauges.snapshots = wide(self.generations.count());
         stats.counters.log_rows_written = written;
         stats.counters.log_rows_dropped = dropped;
         stats.counters.clients_evicted_early = limiter.counts().evicted_early;
@@ -165,10 +227,11 @@ impl Core {
     }
 
     /// Counts a connection of a listener from now until the count is dropped.
-    pub(crate) fn connection_opened(self: &Rc<Self>, listener: StatId) -> ConnectionCount {
+    pub(crate) fn connection_opened(self: &Rc<Self>, listener: StatId, peer: SocketAddr) -> ConnectionCount {
         self.connections.set(self.connections.get() + 1);
         self.stats.borrow_mut().connection_accepted(listener, Duration::ZERO);
-        ConnectionCount { core: Rc::clone(self), listener, reason: Cell::new(None) }
+        let live = self.live.open(listener, peer);
+        ConnectionCount { core: Rc::clone(self), listener, reason: Cell::new(None), live }
     }
 }
 
@@ -212,6 +275,8 @@ pub(crate) struct ConnectionCount {
     core: Rc<Core>,
     listener: StatId,
     reason: Cell<Option<Reason>>,
+    /// What the admin listener shows of it.
+    pub(crate) live: Rc<LiveConn>,
 }
 
 impl ConnectionCount {
@@ -224,6 +289,7 @@ impl ConnectionCount {
 impl Drop for ConnectionCount {
     fn drop(&mut self) {
         self.core.connections.set(self.core.connections.get() - 1);
+        self.core.live.close(&self.live);
         self.core.stats.borrow_mut().connection_closed(self.listener, self.reason.get());
     }
 }

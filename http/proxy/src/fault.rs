@@ -21,7 +21,7 @@ pub(crate) fn upstream(error: &SideError, phase: Phase) -> Reason {
     };
     match error {
         SideError::Truncated | SideError::Closed => closed,
-        SideError::Cancelled(_) => reset,
+        SideError::Cancelled => reset,
         SideError::Refused => Reason::UpstreamStreamRefused,
         SideError::GoneAway => Reason::UpstreamGoaway,
         SideError::Body(_) | SideError::LengthMismatch => Reason::UpstreamBadChunk,
@@ -41,7 +41,7 @@ pub(crate) fn downstream(error: &SideError) -> Reason {
     match error {
         SideError::Truncated => Reason::ClientBodyTruncated,
         SideError::Closed | SideError::GoneAway | SideError::Io(_) => Reason::ClientClosed,
-        SideError::Cancelled(_) | SideError::Refused => Reason::ClientReset,
+        SideError::Cancelled | SideError::Refused => Reason::ClientReset,
         SideError::Body(error) => Reason::from(*error),
         SideError::RequestHead(error) => Reason::from(*error),
         SideError::Refuse(reason) => *reason,

@@ -3,11 +3,14 @@
 //! The crate flushes after every frame that it makes. Here a flush is free: frames gather in `outgoing`, and the
 //! connection's task writes them in one go when it has polled the crate for this turn. Received bytes pass a
 //! frame meter first (downstream), which bounds what a peer may make us do before the crate looks at it.
+//!
+//! The connection's task alone keeps the socket: streams hold a [`FrameLedger`], so that a connection that is
+//! over is closed at once, whatever its exchanges still wait for.
 
 use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
 use core_runtime::buf::{Buf, Scratch};
@@ -19,6 +22,8 @@ use crate::transport::Transport;
 
 /// Frames above which the crate has to wait for the socket.
 const OUTGOING_BYTES_MAX: usize = 128 * 1024;
+/// RFC 9113 §4.1.
+const FRAME_HEAD_BYTES: u64 = 9;
 
 #[derive(Debug)]
 struct State {
@@ -29,6 +34,9 @@ struct State {
     outgoing_sent: usize,
     meter: Option<FrameMeter>,
     flood: Option<Flood>,
+    /// Bytes received, and how many of them the peer's first frame takes once its length is known.
+    received_bytes: u64,
+    first_frame_bytes: Option<u64>,
 }
 
 /// Shared by the h2 crate, which moves bytes, and the connection's task, which flushes and looks at the meter.
@@ -37,12 +45,31 @@ pub(crate) struct H2Io(Rc<RefCell<State>>);
 
 impl H2Io {
     pub(crate) fn new(transport: Transport, early: Option<Buf>, meter: Option<FrameMeter>) -> Self {
-        Self(Rc::new(RefCell::new(State { transport, early, outgoing: None, outgoing_sent: 0, meter, flood: None })))
+        Self(Rc::new(RefCell::new(State {
+            transport,
+            early,
+            outgoing: None,
+            outgoing_sent: 0,
+            meter,
+            flood: None,
+            received_bytes: 0,
+            first_frame_bytes: None,
+        })))
+    }
+
+    /// What a stream may tell the connection's meter.
+    pub(crate) fn ledger(&self) -> FrameLedger {
+        FrameLedger(Rc::downgrade(&self.0))
     }
 
     /// Writes what has gathered, as far as the socket takes it.
     pub(crate) fn poll_drain(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.0.borrow_mut().poll_drain(cx)
+    }
+
+    /// Writes what has gathered, then ends our direction.
+    pub(crate) fn poll_end(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.0.borrow_mut().poll_end(cx)
     }
 
     /// The budget that the peer has overdrawn.
@@ -55,18 +82,60 @@ impl H2Io {
         self.0.borrow().meter.as_ref().map_or(0, |meter| meter.counts().streams_opened)
     }
 
-    /// Counts a reset that the peer made us send (CVE-2025-8671).
-    pub(crate) fn note_reset_sent(&self) {
+    /// Whether the peer's first frame, which is SETTINGS (RFC 9113 §3.4), has been handed to the h2 crate.
+    pub(crate) fn has_first_frame(&self) -> bool {
+        let state = self.0.borrow();
+        state.first_frame_bytes.is_some_and(|bytes| state.received_bytes >= bytes)
+    }
+
+    /// Reads and drops what comes until the peer ends or `left_bytes` are used up: a close with unread bytes
+    /// would reset the connection and could destroy the GOAWAY on its way.
+    pub(crate) fn poll_linger(&self, cx: &mut Context<'_>, left_bytes: &mut usize) -> Poll<()> {
         let mut state = self.0.borrow_mut();
-        let result = state.meter.as_mut().map(|meter| meter.note_reset_sent(clock::now()));
-        if let Some(Err(flood)) = result {
-            state.flood = Some(flood);
+        state.early = None;
+        while *left_bytes > 0 {
+            ready!(state.transport.poll_readable(cx));
+            let Some(mut buf) = Buf::try_take() else { break };
+            match ready!(state.transport.poll_read(cx, &mut buf)) {
+                Ok(0) | Err(_) => break,
+                Ok(got) => *left_bytes = left_bytes.saturating_sub(got),
+            }
         }
+        Poll::Ready(())
     }
 
     /// Gives back memory before a wait of unknown length.
     pub(crate) fn release_buffers(&self) {
         self.0.borrow_mut().transport.release_buffers();
+    }
+}
+
+/// A stream's door to the meter of its connection, for as long as that lives.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FrameLedger(Weak<RefCell<State>>);
+
+impl FrameLedger {
+    /// Counts a reset that the peer made us send (CVE-2025-8671).
+    pub(crate) fn note_reset_sent(&self) {
+        self.with_meter(|meter, flood| {
+            if let Err(overspent) = meter.note_reset_sent(clock::now()) {
+                *flood = Some(overspent);
+            }
+        });
+    }
+
+    /// Counts the content of a DATA frame on its way to the peer, which pays for the peer's WINDOW_UPDATEs.
+    pub(crate) fn note_data_sent(&self, bytes: usize) {
+        self.with_meter(|meter, _| meter.note_data_sent(bytes));
+    }
+
+    fn with_meter(&self, note: impl FnOnce(&mut FrameMeter, &mut Option<Flood>)) {
+        if let Some(state) = self.0.upgrade() {
+            let state = &mut *state.borrow_mut();
+            if let Some(meter) = &mut state.meter {
+                note(meter, &mut state.flood);
+            }
+        }
     }
 }
 
@@ -82,6 +151,11 @@ impl State {
             self.outgoing_sent = 0;
         }
         self.transport.poll_flush(cx)
+    }
+
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(cx))?;
+        self.transport.poll_end(cx)
     }
 
     fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -107,6 +181,12 @@ impl State {
             self.flood = Some(flood);
             return Poll::Ready(Err(io::Error::other(flood.as_str())));
         }
+        if self.first_frame_bytes.is_none()
+            && let [l2, l1, l0, ..] = *bytes
+        {
+            self.first_frame_bytes = Some(FRAME_HEAD_BYTES + u64::from(u32::from_be_bytes([0, l2, l1, l0])));
+        }
+        self.received_bytes += u64::try_from(taken).unwrap_or(u64::MAX);
         into.put_slice(bytes);
         buf.consume(taken);
         self.early = (!buf.is_empty()).then_some(buf);
@@ -150,8 +230,6 @@ impl AsyncWrite for H2Io {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = self.0.borrow_mut();
-        ready!(state.poll_drain(cx))?;
-        state.transport.poll_end(cx)
+        self.0.borrow_mut().poll_end(cx)
     }
 }

@@ -13,10 +13,15 @@ pub mod pool;
 pub mod reason;
 pub mod record;
 mod relay;
+#[cfg(test)]
+mod relay_tests;
 mod reply;
 pub mod route;
 pub mod service;
 mod side;
 pub mod snapshot;
+#[cfg(test)]
+mod testing;
+pub mod survey;
 mod transport;
 mod upgrade;

@@ -31,7 +31,9 @@ pub struct AccessLog {
 impl AccessLog {
     /// A log that sends its batches to `queue`.
     pub fn new(queue: Sender<LogBatch>) -> Self {
-        Self { queue: Some(queue), ..Self::off() }
+        let mut log = Self::off();
+        log.queue = Some(queue);
+        log
     }
 
     /// A log that writes nothing.
@@ -79,5 +81,12 @@ impl AccessLog {
             Ok(()) => self.written.set(self.written.get() + rows),
             Err(SendError::Full(_) | SendError::Closed(_)) => self.dropped.set(self.dropped.get() + rows),
         }
+    }
+}
+
+impl Drop for AccessLog {
+    /// Exchanges that were cut with their core write their rows while it goes.
+    fn drop(&mut self) {
+        self.flush();
     }
 }

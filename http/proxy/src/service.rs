@@ -4,31 +4,31 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use core_runtime::mailbox::Inbox;
-use core_runtime::net::ListeningSocket;
 use core_runtime::stats::FrameSource;
 use core_runtime::sync::Latch;
 use core_runtime::{clock, shard, timer};
 use rustc_hash::FxHashMap;
 
-use crate::conn::{self, AcceptContext};
+use crate::conn::{self, AcceptContext, Accepting};
 use crate::core::{Command, Core};
 use crate::record::{Frame, TableSizes};
 use crate::snapshot::StatId;
+use crate::survey::Left;
 
 /// Time between two statistics frames.
 pub const FRAME_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs a core until every sender of commands is gone, or it was told to drain and has nothing left, or
-/// `drain_timeout` is over; then what is left is cut.
+/// `drain_timeout` is over; then what is left is cut. Returns what that is.
 pub async fn run(
     core: Rc<Core>,
     inbox: Inbox<Command>,
     accept: AcceptContext,
     frames: FrameSource<Box<Frame>>,
     drain_timeout: Duration,
-) {
+) -> Left {
     core_runtime::spawn(report(Rc::clone(&core), frames, accept.clone()));
-    let mut listeners: FxHashMap<StatId, Vec<Latch>> = FxHashMap::default();
+    let mut listeners: FxHashMap<StatId, Vec<Accepting>> = FxHashMap::default();
     let drained = Latch::new();
     loop {
         let command = std::future::poll_fn(|cx| {
@@ -39,7 +39,7 @@ pub async fn run(
         })
         .await;
         match command {
-            None => break,
+            None | Some(Command::Cut) => break,
             Some(Command::Apply(snapshot, sizes)) => {
                 core.stats.borrow_mut().grow(sizes);
                 core.apply(snapshot);
@@ -47,31 +47,33 @@ pub async fn run(
             Some(Command::Resolved(resolved)) => core.clusters.resolved(resolved),
             Some(Command::Adopt { listener, accepted }) => conn::adopt(&core, listener, accepted),
             Some(Command::Listen { listener, socket }) => {
-                if let Some(stop) = listen(&core, listener, socket, &accept) {
-                    listeners.entry(listener).or_default().push(stop);
+                // A registration only fails when the process is out of resources; the other cores still serve.
+                if let Ok(socket) = socket.open() {
+                    let accepting = Accepting::start(&core, socket, listener, accept.clone());
+                    listeners.entry(listener).or_default().push(accepting);
                 }
             }
             Some(Command::Unlisten { listener }) => {
-                listeners.remove(&listener).into_iter().flatten().for_each(|stop| stop.set());
+                listeners.remove(&listener).into_iter().flatten().for_each(|accepting| accepting.end(&core));
             }
+            Some(Command::Tickets(keys)) => core.rotate_tickets(&keys),
+            Some(Command::Forget(series)) => {
+                let mut stats = core.stats.borrow_mut();
+                series.into_iter().for_each(|(table, id)| stats.forget(table, id));
+            }
+            Some(Command::Survey { what, reply }) => core.survey(what, &reply),
             Some(Command::Drain) => {
-                listeners.drain().flat_map(|(_, stops)| stops).for_each(|stop| stop.set());
+                listeners.drain().flat_map(|(_, all)| all).for_each(|accepting| accepting.end(&core));
                 if !core.is_draining() {
-                    core.drain();
+                    core.drain(drain_timeout);
                     core_runtime::spawn(wait_for_drain(Rc::clone(&core), drained.clone(), drain_timeout));
                 }
             }
         }
     }
+    // The rows of what is cut follow when the log is dropped with the core.
     core.log.flush();
-}
-
-fn listen(core: &Rc<Core>, listener: StatId, socket: ListeningSocket, accept: &AcceptContext) -> Option<Latch> {
-    // A registration only fails when the process is out of resources; the other cores' sockets still serve.
-    let socket = socket.open().ok()?;
-    let stop = Latch::new();
-    core_runtime::spawn(conn::serve_listener(Rc::clone(core), socket, listener, accept.clone(), stop.clone()));
-    Some(stop)
+    core.left()
 }
 
 async fn wait_for_drain(core: Rc<Core>, drained: Latch, timeout: Duration) {
@@ -88,6 +90,7 @@ async fn report(core: Rc<Core>, frames: FrameSource<Box<Frame>>, accept: AcceptC
     loop {
         timer::sleep(FRAME_INTERVAL).await;
         core.clusters.reap_idle(clock::now());
+        core.clusters.catch_up(&core.snapshot());
         core.log.flush();
         core.note_gauges();
         shard::drain_turns(|length, count| core.stats.borrow_mut().turns_of(length, count));

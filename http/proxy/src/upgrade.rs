@@ -108,19 +108,23 @@ mod tests {
         assert_eq!(websocket_accept(b"dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
     }
 
+    fn response(status: u16) -> ResponseHead {
+        let mut head = ResponseHead::default();
+        head.status = status;
+        head
+    }
+
     #[test]
     fn a_switch_that_nobody_asked_for_is_refused() {
         let request = RequestHead::default();
-        let mut response = ResponseHead { status: 101, ..ResponseHead::default() };
-        assert_eq!(accept(&request, &mut response), Err(Reason::UpstreamBadUpgrade));
+        assert_eq!(accept(&request, &mut response(101)), Err(Reason::UpstreamBadUpgrade));
         let mut asked = RequestHead::default();
         asked.set_protocol(b"websocket").expect("a token");
-        let mut other = ResponseHead { status: 101, ..ResponseHead::default() };
+        let mut other = response(101);
         other.set_protocol(b"irc").expect("a token");
         assert_eq!(accept(&asked, &mut other), Err(Reason::UpstreamBadUpgrade));
         other.set_protocol(b"websocket").expect("a token");
         assert_eq!(accept(&asked, &mut other), Ok(true));
-        let mut plain = ResponseHead { status: 200, ..ResponseHead::default() };
-        assert_eq!(accept(&asked, &mut plain), Ok(false), "a 200 leaves the connection in HTTP (C07)");
+        assert_eq!(accept(&asked, &mut response(200)), Ok(false), "a 200 leaves the connection in HTTP (C07)");
     }
 }

@@ -94,8 +94,11 @@ fn bare(text: &[u8], is_port: fn(&[u8]) -> bool) -> Option<IpAddr> {
     std::str::from_utf8(text).ok()?.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
 }
 
+/// 1 to 65535 in at most five digits.
 fn is_port(text: &[u8]) -> bool {
-    matches!(text.len(), 1..=5) && text.iter().all(u8::is_ascii_digit)
+    let is_number = matches!(text.len(), 1..=5) && text.iter().all(u8::is_ascii_digit);
+    let port = text.iter().fold(0u32, |port, digit| (port * 10 + u32::from(digit.wrapping_sub(b'0'))) & 0xf_ffff);
+    is_number && (1..=65_535).contains(&port)
 }
 
 /// RFC 7239 §6: a port may be obfuscated although the address is not.
@@ -297,7 +300,7 @@ mod tests {
 
     #[test]
     fn a_bad_entry_stops_the_walk() {
-        for bad in ["unknown", "_x", "", "1.2.3.4:99999999"] {
+        for bad in ["unknown", "_x", "", "1.2.3.4:99999999", "1.2.3.4:99999", "1.2.3.4:65536", "1.2.3.4:0"] {
             let line = format!("6.6.6.6, {bad}, 7.7.7.7");
             assert_eq!(walk_xff(&[&line]), [addr("7.7.7.7"), Hop::Bad], "{bad:?}");
             let line = format!("for=6.6.6.6, for={bad}, for=7.7.7.7");

@@ -1,8 +1,6 @@
-//! C28, C30: SIGTERM and hot restart. Requests in flight finish, idle connections end at a safe moment, and no
-//! connection is lost while the listening sockets change hands.
+//! C28: SIGTERM. Requests in flight finish, idle connections end at a safe moment, and what outlives the drain time
+//! is cut and counted.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -135,93 +133,67 @@ fn c28_what_outlives_the_drain_time_is_cut() {
     assert_ne!(stuck.ending(), End::Open);
 }
 
-/// Clients that send requests without pause until stopped, and count what went wrong.
-struct Load {
-    stop: Arc<AtomicBool>,
-    served: Arc<AtomicUsize>,
-    failures: Vec<std::thread::JoinHandle<Vec<String>>>,
-}
-
-impl Load {
-    fn start(address: std::net::SocketAddr, keep_alive: bool, clients: usize) -> Self {
-        let (stop, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let failures = (0..clients)
-            .map(|_| {
-                let (stop, served) = (Arc::clone(&stop), Arc::clone(&served));
-                std::thread::spawn(move || hammer(address, keep_alive, &stop, &served))
-            })
-            .collect();
-        Self { stop, served, failures }
-    }
-
-    fn served(&self) -> usize {
-        self.served.load(Ordering::Acquire)
-    }
-
-    fn finish(self) -> Vec<String> {
-        self.stop.store(true, Ordering::Release);
-        self.failures.into_iter().flat_map(|thread| thread.join().expect("a client thread ends")).collect()
-    }
-}
-
-fn hammer(
-    address: std::net::SocketAddr,
-    keep_alive: bool,
-    stop: &AtomicBool,
-    served: &AtomicUsize,
-) -> Vec<String> {
-    let mut failures = Vec::new();
-    let connection = if keep_alive { "keep-alive" } else { "close" };
-    let request = format!("GET / HTTP/1.1\r\nHost: a.example\r\nConnection: {connection}\r\n\r\n");
-    let mut kept = None;
-    while !stop.load(Ordering::Acquire) {
-        let fresh = kept.is_none();
-        let Some(mut client) = kept.take().or_else(|| connect(address)) else {
-            failures.push("connect".to_owned());
-            continue;
-        };
-        let sent = client.try_send(&request);
-        match sent.map_err(|error| error.to_string()).and_then(|()| client.try_response("GET")) {
-            Ok(response) if response.status == 200 => {
-                served.fetch_add(1, Ordering::AcqRel);
-                if keep_alive
-                    && response.field("connection").is_none_or(|value| !value.eq_ignore_ascii_case("close"))
-                {
-                    kept = Some(client);
-                }
-            }
-            Ok(response) => failures.push(format!("status {}", response.status)),
-            // A kept connection may be closed at any time; every client tries again on a fresh one.
-            Err(error) if !fresh && error.contains("Closed after \"\"") => {}
-            Err(error) => failures.push(format!("fresh {fresh}: {error}")),
+/// A proxy with a request that never ends, and the client that waits for it.
+fn stuck(drain: Duration) -> (Origin, Proxy, tests::RawClient) {
+    let origin = Origin::scripted(|connection| {
+        if connection.request().is_some() {
+            connection.wait_close();
         }
-    }
-    failures
-}
-
-fn connect(address: std::net::SocketAddr) -> Option<tests::RawClient> {
-    let tcp = std::net::TcpStream::connect(address).ok()?;
-    tcp.set_read_timeout(Some(PATIENCE)).ok()?;
-    Some(tests::RawClient::over(tests::client::Stream::Plain(tcp)))
+    });
+    let mut config = Config::to(origin.address()).route(|route| route.streaming = true);
+    config.drain = drain;
+    let proxy = Proxy::start(config);
+    let mut client = proxy.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    let _seen = origin.wait_request(1);
+    (origin, proxy, client)
 }
 
 #[test]
-fn c30_hot_restart_under_load_loses_nothing() {
-    let origin = origin::echo();
-    let mut config = Config::to(origin.address());
-    config.cores = 2;
-    config.drain = Duration::from_secs(2);
-    let mut proxy = Proxy::start(config);
-    let loads = [Load::start(proxy.address(), false, 3), Load::start(proxy.address(), true, 3)];
-    for round in 0..3 {
-        let before: Vec<usize> = loads.iter().map(Load::served).collect();
-        proxy.hot_restart();
-        wait_until(&format!("both kinds of client are served after restart {round}"), PATIENCE, || {
-            loads.iter().zip(&before).all(|(load, before)| load.served() > before + 20)
-        });
-    }
-    for load in loads {
-        let failures = load.finish();
-        assert!(failures.is_empty(), "{} failures, first {:?}", failures.len(), failures.first());
+fn what_is_cut_is_counted_in_log_and_exit_code() {
+    let (_origin, mut proxy, mut client) = stuck(Duration::from_secs(1));
+    proxy.process().signal(Signal::TERM);
+    let status = proxy.process().wait(PATIENCE);
+    assert_eq!(status.code(), Some(3), "{status}");
+    let log = proxy.log();
+    assert!(log.contains("cut 1 HTTP/1 and 0 HTTP/2 connections with 1 requests in progress"), "{log}");
+    assert_ne!(client.ending(), End::Open);
+}
+
+#[test]
+fn a_second_signal_ends_at_once() {
+    let (_origin, mut proxy, _client) = stuck(Duration::from_secs(600));
+    proxy.process().signal(Signal::TERM);
+    wait_until("the drain has begun", PATIENCE, || proxy.log().contains("draining"));
+    assert_eq!(proxy.admin("/ready").status, 503);
+    proxy.process().signal(Signal::TERM);
+    let status = proxy.process().wait(PATIENCE);
+    assert_eq!(status.code(), Some(3), "{status}");
+}
+
+#[test]
+fn a_draining_proxy_takes_no_new_connections_and_its_port_is_free() {
+    let (_origin, mut proxy, _client) = stuck(Duration::from_secs(600));
+    let address = proxy.address();
+    proxy.process().signal(Signal::TERM);
+    // Not accepted into a queue that nobody reads: refused.
+    wait_until("connections are refused", PATIENCE, || std::net::TcpStream::connect(address).is_err());
+    std::net::TcpListener::bind(address).expect("another process may listen there");
+    proxy.process().signal(Signal::TERM);
+    proxy.process().wait(PATIENCE);
+}
+
+#[test]
+fn the_port_is_closed_with_the_end_of_the_process() {
+    for driver in ["ring", "epoll"] {
+        let origin = origin::echo();
+        let mut config = Config::to(origin.address());
+        config.cores = 2;
+        let proxy = Proxy::start_with(config, &["--driver", driver]);
+        let address = proxy.address();
+        assert_eq!(proxy.get("/").status, 200);
+        assert!(proxy.stop().success());
+        let open = std::net::TcpStream::connect(address).is_ok();
+        assert!(!open, "{driver}: the kernel still holds the listening socket after the end");
     }
 }

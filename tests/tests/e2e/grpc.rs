@@ -227,9 +227,14 @@ async fn call(proxy: &Proxy, path: &str, fields: &[(&'static str, &'static str)]
 fn c41_errors_of_the_proxy_are_grpc_errors() {
     let dead = { tests::origin::echo().address() };
     let never = Origin::scripted(tests::OriginConn::wait_close);
+    let alive = H2Origin::echo();
     let mut config = Config::to_h2(dead).and_cluster(tests::Cluster {
         protocol: tests::Protocol::Http2,
         ..tests::Cluster::new("slow", &[never.address()])
+    });
+    config.clusters.push(tests::Cluster {
+        protocol: tests::Protocol::Http2,
+        ..tests::Cluster::new("alive", &[alive.address()])
     });
     config.routes = vec![
         Route::prefix("dead", "/dead").to("u"),
@@ -239,7 +244,7 @@ fn c41_errors_of_the_proxy_are_grpc_errors() {
         Route::prefix("denied", "/denied")
             .to("u")
             .having(|route| route.deny = vec!["127.0.0.0/8".to_owned()]),
-        Route::prefix("small", "/small").to("u").having(|route| route.body_bytes_max = Some(1)),
+        Route::prefix("small", "/small").to("alive").having(|route| route.body_bytes_max = Some(1)),
     ];
     let proxy = Proxy::start(config);
     block_on(async {

@@ -125,8 +125,10 @@ fn the_file_is_reopened_on_signal() {
     let moved = logged.path.with_extension("old");
     std::fs::rename(&logged.path, &moved).expect("the log can be moved");
     logged.proxy.process().signal(rustix::process::Signal::USR1);
-    wait_until("the log is made anew", PATIENCE, || logged.path.exists());
-    assert_eq!(logged.proxy.get("/2").status, 200);
+    wait_until("the log is made anew", PATIENCE, || {
+        assert_eq!(logged.proxy.get("/2").status, 200);
+        logged.path.exists()
+    });
     let lines = logged.lines(1);
     assert!(lines[0].to_string().contains("/2"));
 }

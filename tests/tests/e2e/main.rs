@@ -3,6 +3,7 @@
 //! other proxies got wrong.
 #![expect(clippy::tests_outside_test_module, reason = "this whole crate is a test target")]
 
+mod admin;
 mod bodiless;
 mod connection_fields;
 mod drain;
@@ -24,9 +25,11 @@ mod paths;
 mod pools;
 mod proxy_protocol;
 mod reload;
+mod restart;
 mod routing;
 mod slow;
 mod smuggling;
+mod start;
 mod streaming;
 mod tls;
 mod tools;

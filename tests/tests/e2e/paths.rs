@@ -107,13 +107,27 @@ fn c16_paths_that_have_no_meaning() {
         "/%zz",
         "/a%00",
         "/admin%00",
-        "/%0d%0aX:y",
         "/x\\..\\admin",
     ] {
         let response = client::get(proxy.address(), "a.example", target);
         assert_eq!(response.status, 400, "{target}: {response:?}");
         crate::untouched(&origin, target);
     }
+}
+
+#[test]
+fn c16_escaped_controls_stay_escaped() {
+    let (origin, proxy) = guarded(|_| {});
+    for target in ["/%0d%0aX:y", "/%09", "/%7f", "/%ff"] {
+        let response = client::get(proxy.address(), "a.example", target);
+        if response.status == 200 {
+            let seen = response.json()["target"].as_str().expect("a target").to_owned();
+            assert!(seen.eq_ignore_ascii_case(target), "{target} arrived as {seen}");
+        } else {
+            assert_eq!(response.status, 400, "{target}");
+        }
+    }
+    assert_eq!(origin.faults(), Vec::<String>::new());
 }
 
 #[test]

@@ -169,11 +169,15 @@ fn c10_a_reset_of_either_side_ends_both() {
     client.reset();
     tests::wait_until("the upstream side ends", tests::PATIENCE, || origin.connections_open() == 0);
 
-    let origin = upgrading(tests::OriginConn::reset);
+    let origin = upgrading(|connection| {
+        connection.take(1);
+        connection.reset();
+    });
     let proxy = proxy_for(&origin);
     let mut client = proxy.connect();
     client.send(UPGRADE);
     assert_eq!(client.response("GET").status, 101);
+    client.send("x");
     assert_ne!(client.ending(), End::Open);
 }
 

@@ -195,7 +195,8 @@ mod tests {
             ("main", None),
             ("notlocalhost", None),
         ] {
-            let addresses = addresses.map(|list| list.iter().map(|a| a.parse().expect("an address")).collect());
+            let addresses =
+                addresses.map(|list| list.iter().map(|a| a.parse().expect("an address")).collect());
             assert_eq!(hosts.get(name), addresses, "{name}");
         }
         assert_eq!(Hosts::default().get("localhost"), Some(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)]));

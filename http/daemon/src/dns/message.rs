@@ -39,18 +39,11 @@ impl Family {
     }
 }
 
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V4 => "A",
-            Self::V6 => "AAAA",
-        })
-    }
-}
+type OwnedName = Name<Vec<u8>>;
 
 /// A name that fits into a query.
 #[derive(Clone, Debug)]
-pub(super) struct QueryName(Name<Vec<u8>>);
+pub(super) struct QueryName(OwnedName);
 
 /// Why a name cannot be asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +60,9 @@ impl fmt::Display for NameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Empty => f.write_str("the name is empty"),
-            Self::TooLong(bytes) => write!(f, "the name has {bytes} bytes, at most {NAME_BYTES_MAX} are possible"),
+            Self::TooLong(bytes) => {
+                write!(f, "the name has {bytes} bytes, at most {NAME_BYTES_MAX} are possible")
+            }
             Self::Label(bytes) => write!(f, "a label has {bytes} bytes, 1 to {LABEL_BYTES_MAX} are possible"),
             Self::Character(character) => write!(
                 f,
@@ -89,7 +84,8 @@ impl QueryName {
         if text.len() > NAME_BYTES_MAX {
             return Err(NameError::TooLong(text.len()));
         }
-        if let Some(bad) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_' | '.')) {
+        if let Some(bad) = text.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_' | '.'))
+        {
             return Err(NameError::Character(bad));
         }
         if let Some(bad) = text.split('.').find(|label| !(1..=LABEL_BYTES_MAX).contains(&label.len())) {
@@ -160,8 +156,12 @@ impl fmt::Display for LookupError {
             }
             Self::Code { server, code } => write!(f, "{server} says {code}"),
             Self::Malformed { server, error } => write!(f, "the reply of {server} is malformed: {error}"),
-            Self::Unusable { server } => write!(f, "the reply of {server} over TCP is truncated or a stray one"),
-            Self::CnameChain { server } => write!(f, "{server} answers with more than {CNAMES_MAX} CNAMEs, or a loop"),
+            Self::Unusable { server } => {
+                write!(f, "the reply of {server} over TCP is truncated or a stray one")
+            }
+            Self::CnameChain { server } => {
+                write!(f, "{server} answers with more than {CNAMES_MAX} CNAMEs, or a loop")
+            }
             Self::Network { server, error } => write!(f, "{server}: {error}"),
             Self::Stopped => f.write_str("the resolver was stopped"),
         }
@@ -214,7 +214,9 @@ pub(super) fn read(bytes: &[u8], name: &QueryName, family: Family, id: u16, serv
     }
     // RFC 5452 §9.1: the question has to be ours; names compare without case (RFC 4343).
     let ours = message.sole_question().is_ok_and(|question| {
-        question.qtype() == family.record_type() && question.qclass() == Class::IN && *question.qname() == name.0
+        question.qtype() == family.record_type()
+            && question.qclass() == Class::IN
+            && *question.qname() == name.0
     });
     if !ours {
         return Reply::Foreign;
@@ -271,8 +273,8 @@ fn answer(
 /// The last name of the CNAMEs that begin with `name` and the smallest TTL on the way; None when there is no end.
 fn end_of_chain(
     records: RecordSection<'_, &[u8]>,
-    name: &Name<Vec<u8>>,
-) -> Result<Option<(Name<Vec<u8>>, Duration)>, ParseError> {
+    name: &OwnedName,
+) -> Result<Option<(OwnedName, Duration)>, ParseError> {
     let mut owner = name.clone();
     let mut ttl = Duration::MAX;
     for _ in 0..=CNAMES_MAX {
@@ -354,7 +356,9 @@ mod tests {
 
     #[test]
     fn names_have_the_bounds_of_rfc_1035() {
-        for good in ["a", "db.test", "db.test.", "_grpc._tcp.DB-1.test", &"a".repeat(63), &["abc"; 63].join(".")] {
+        for good in
+            ["a", "db.test", "db.test.", "_grpc._tcp.DB-1.test", &"a".repeat(63), &["abc"; 63].join(".")]
+        {
             assert!(QueryName::parse(good).is_ok(), "{good}");
         }
         for (bad, error) in [
@@ -413,14 +417,24 @@ mod tests {
         };
         // Order does not matter, the smallest TTL counts.
         let chain = [("b.test", "c.test", 90), ("db.test", "b.test", 7)];
-        let Reply::Answer(Ok(answer)) = read_v4(&reply(q, |_| (), &chain, &address("C.test"))) else { panic!() };
+        let Reply::Answer(Ok(answer)) = read_v4(&reply(q, |_| (), &chain, &address("C.test"))) else {
+            panic!()
+        };
         assert_eq!(answer, found(7));
         // Addresses of names that are not on the way are nobody's.
-        let Reply::Answer(Ok(answer)) = read_v4(&reply(q, |_| (), &chain, &address("db.test"))) else { panic!() };
+        let Reply::Answer(Ok(answer)) = read_v4(&reply(q, |_| (), &chain, &address("db.test"))) else {
+            panic!()
+        };
         assert_eq!(answer, Answer::NoAddress);
         for (what, cnames) in [
             ("itself", vec![("db.test".to_owned(), "db.test".to_owned())]),
-            ("two", vec![("db.test".to_owned(), "b.test".to_owned()), ("b.test".to_owned(), "db.test".to_owned())]),
+            (
+                "two",
+                vec![
+                    ("db.test".to_owned(), "b.test".to_owned()),
+                    ("b.test".to_owned(), "db.test".to_owned()),
+                ],
+            ),
             (
                 "too long",
                 std::iter::once(("db.test".to_owned(), "n0.test".to_owned()))
@@ -451,7 +465,9 @@ mod tests {
         let owner = "db.test";
         let list = [[10, 0, 0, 2], [0, 0, 0, 0], [10, 0, 0, 1], [224, 0, 0, 1], [255; 4], [10, 0, 0, 2]];
         let list: Vec<_> = list.iter().map(|address| (owner, *address, 60)).collect();
-        let Reply::Answer(Ok(answer)) = read_v4(&reply((owner, Rtype::A), |_| (), &[], &list)) else { panic!() };
+        let Reply::Answer(Ok(answer)) = read_v4(&reply((owner, Rtype::A), |_| (), &[], &list)) else {
+            panic!()
+        };
         let addresses = vec![IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2])];
         assert_eq!(answer, Answer::Addresses { addresses, ttl: Duration::from_secs(60) });
         // RFC 2181 §8.
@@ -496,7 +512,10 @@ mod tests {
                     assert_eq!(addresses.len(), 1, "byte {at} = {value}");
                 }
             }
-            assert!(!matches!(read_v4(&good[..at]), Reply::Answer(Ok(Answer::Addresses { .. }))), "cut at {at}");
+            assert!(
+                !matches!(read_v4(&good[..at]), Reply::Answer(Ok(Answer::Addresses { .. }))),
+                "cut at {at}"
+            );
         }
     }
 }

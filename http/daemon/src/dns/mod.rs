@@ -115,14 +115,31 @@ fn per_mille(jitter: u64, below: u32) -> u32 {
 #[derive(Debug)]
 pub(crate) enum Event {
     /// `kept` addresses stay in use for the time being.
-    Failing { name: String, error: LookupError, kept: usize },
-    Recovered { name: String, found: usize },
+    Failing {
+        name: String,
+        error: LookupError,
+        kept: usize,
+    },
+    Recovered {
+        name: String,
+        found: usize,
+    },
     /// Look-ups have failed for so long that the cluster lost the addresses.
-    Dropped { cluster: String, name: String, stale_max: Duration },
+    Dropped {
+        cluster: String,
+        name: String,
+        stale_max: Duration,
+    },
     /// The name is not looked up.
-    TooManyNames { cluster: String, name: String },
+    TooManyNames {
+        cluster: String,
+        name: String,
+    },
     /// Addresses beyond the bound are not used.
-    TooManyAddresses { name: String, found: usize },
+    TooManyAddresses {
+        name: String,
+        found: usize,
+    },
 }
 
 /// How much an [`Event`] matters.
@@ -138,7 +155,9 @@ impl Event {
         match self {
             Self::Recovered { .. } => Severity::Info,
             Self::Failing { kept: 1.., .. } | Self::TooManyAddresses { .. } => Severity::Warning,
-            Self::Failing { kept: 0, .. } | Self::Dropped { .. } | Self::TooManyNames { .. } => Severity::Error,
+            Self::Failing { kept: 0, .. } | Self::Dropped { .. } | Self::TooManyNames { .. } => {
+                Severity::Error
+            }
         }
     }
 }

@@ -138,12 +138,18 @@ impl Resolver {
     /// Gives names that are due to idle workers, or answers them here.
     fn dispatch(&mut self) {
         loop {
-            let Some(worker) = self.workers.iter().position(|worker| worker.state == WorkerState::Idle) else { return };
-            let failing = self.workers.iter().filter(|worker| worker.state == WorkerState::BusyWithFailing).count();
+            let Some(worker) = self.workers.iter().position(|worker| worker.state == WorkerState::Idle)
+            else {
+                return;
+            };
+            let failing =
+                self.workers.iter().filter(|worker| worker.state == WorkerState::BusyWithFailing).count();
             let Some(due) = self.table.take_due(Instant::now(), failing < FAILING_WORKERS) else { return };
             match self.source(&due.name) {
                 Source::Servers(query) => self.give(worker, due, query),
-                Source::Here(lookup) => self.table.apply(&due.name, lookup, Instant::now(), self.random.next()),
+                Source::Here(lookup) => {
+                    self.table.apply(&due.name, lookup, Instant::now(), self.random.next())
+                }
             }
         }
     }
@@ -195,7 +201,11 @@ impl Resolver {
         let conf = self.resolv_conf.get();
         Servers {
             addresses: conf.servers.clone(),
-            timeout: settings.timeout.or(conf.timeout).unwrap_or(TIMEOUT).clamp(Duration::from_millis(1), TIMEOUT_MAX),
+            timeout: settings
+                .timeout
+                .or(conf.timeout)
+                .unwrap_or(TIMEOUT)
+                .clamp(Duration::from_millis(1), TIMEOUT_MAX),
             attempts: settings.attempts.or(conf.attempts).unwrap_or(ATTEMPTS).clamp(1, ATTEMPTS_MAX),
         }
     }

@@ -271,7 +271,8 @@ impl Table {
 
     /// What each cluster has of each of its names.
     pub(super) fn state(&self, now: Instant) -> Vec<NameState> {
-        let targets = self.clusters.iter().flat_map(|(cluster, state)| state.targets.iter().map(move |t| (cluster, t)));
+        let targets =
+            self.clusters.iter().flat_map(|(cluster, state)| state.targets.iter().map(move |t| (cluster, t)));
         targets
             .filter_map(|(cluster, target)| {
                 let name = self.names.get(&target.name)?;
@@ -363,4 +364,279 @@ fn same(one: &[EndpointConfig], other: &[EndpointConfig]) -> bool {
         && one.iter().zip(other).all(|(a, b)| {
             (a.address, a.weight, a.stat, &a.hostname) == (b.address, b.weight, b.stat, &b.hostname)
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use http_proxy::snapshot::StatId;
+
+    use super::*;
+
+    const CLUSTER: &str = "orders";
+    const NAME: &str = "db.test";
+
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn target(name: &str, port: u16) -> DnsTarget {
+        DnsTarget {
+            name: name.to_owned(),
+            port,
+            weight: 1,
+            stat: StatId(0),
+            hostname: name.to_owned(),
+            refresh_min: s(1),
+            stale_max: s(100),
+        }
+    }
+
+    fn one(target: DnsTarget) -> Vec<(String, Vec<DnsTarget>)> {
+        vec![(CLUSTER.to_owned(), vec![target])]
+    }
+
+    fn answer(addresses: &[&str], ttl: u64) -> Result<Answer, LookupError> {
+        if addresses.is_empty() {
+            return Ok(Answer::NoAddress);
+        }
+        let addresses = addresses.iter().map(|a| a.parse().expect("an address")).collect();
+        Ok(Answer::Addresses { addresses, ttl: s(ttl) })
+    }
+
+    fn timeout() -> Result<Answer, LookupError> {
+        Err(LookupError::Timeout { server: SocketAddr::from(([127, 0, 0, 1], 53)), ignored: 0 })
+    }
+
+    fn lookup(v4: Result<Answer, LookupError>, v6: Result<Answer, LookupError>) -> Lookup {
+        Lookup { v4, v6, server: None }
+    }
+
+    /// A table under a clock of its own.
+    struct Bench {
+        table: Table,
+        start: Instant,
+        at: Duration,
+    }
+
+    impl Bench {
+        fn new(targets: Vec<(String, Vec<DnsTarget>)>) -> Self {
+            let start = Instant::now();
+            let mut table = Table::new(Pace::default());
+            table.set_targets(targets, start);
+            Self { table, start, at: Duration::ZERO }
+        }
+
+        fn now(&self) -> Instant {
+            self.start + self.at
+        }
+
+        /// Waits until the next name is due, looks it up, and returns when that was.
+        fn round(&mut self, lookup: Lookup) -> Duration {
+            let due = loop {
+                if let Some(due) = self.table.take_due(self.now(), true) {
+                    break due;
+                }
+                self.at = self.table.next_wake(self.now()).expect("something to do") - self.start;
+            };
+            self.table.apply(&due.name, lookup, self.now(), 0);
+            self.at
+        }
+
+        /// Addresses and ports reported since the last call, and the names of the events.
+        fn reported(&mut self) -> (Option<Vec<String>>, Vec<&'static str>) {
+            let (resolved, events) = self.table.settle(self.now());
+            let mut lists =
+                resolved.into_iter().map(|r| r.endpoints.iter().map(|e| e.address.to_string()).collect());
+            let events = events.iter().map(|event| match event {
+                Event::Failing { .. } => "failing",
+                Event::Recovered { .. } => "recovered",
+                Event::Dropped { .. } => "dropped",
+                Event::TooManyNames { .. } => "too many names",
+                Event::TooManyAddresses { .. } => "too many addresses",
+            });
+            (lists.next_back(), events.collect())
+        }
+    }
+
+    fn list(addresses: &[&str]) -> Option<Vec<String>> {
+        Some(addresses.iter().map(|&a| a.to_owned()).collect())
+    }
+
+    #[test]
+    fn names_are_refreshed_before_the_ttl_ends_within_bounds() {
+        for (ttl, refresh_min, interval_ms) in [
+            (60, 1, 51_000),
+            (2, 1, 1_700),
+            (1, 1, 1_000),
+            (0, 1, 1_000),
+            (2, 5, 5_000),
+            (100_000, 1, 3_060_000),
+            (60, 3600, 3_600_000),
+        ] {
+            let mut bench = Bench::new(one(DnsTarget { refresh_min: s(refresh_min), ..target(NAME, 80) }));
+            assert_eq!(bench.round(lookup(answer(&["10.0.0.1"], ttl), answer(&[], 0))), Duration::ZERO);
+            let next = bench.round(lookup(answer(&["10.0.0.1"], ttl), answer(&[], 0)));
+            assert_eq!(next, Duration::from_millis(interval_ms), "ttl {ttl}, refresh_min {refresh_min}");
+        }
+    }
+
+    #[test]
+    fn jitter_stays_inside_the_bounds() {
+        let pace = Pace::default();
+        for jitter in 0..1000 {
+            let refresh = pace.refresh_after(s(100), s(1), jitter);
+            assert!((s(85)..=s(95)).contains(&refresh), "{refresh:?}");
+            let floor = pace.refresh_after(s(1), s(1), jitter);
+            assert!((s(1)..=Duration::from_millis(1050)).contains(&floor), "{floor:?}");
+            let retry = pace.retry_after(u32::MAX, s(3600), jitter);
+            assert!((s(15)..=Duration::from_millis(16_500)).contains(&retry), "{retry:?}");
+        }
+    }
+
+    #[test]
+    fn failures_back_off_and_keep_the_addresses_until_they_are_too_old() {
+        for failure in [timeout as fn() -> _, || Ok(Answer::NoName), || Ok(Answer::NoAddress)] {
+            let mut bench = Bench::new(one(target(NAME, 80)));
+            bench.round(lookup(answer(&["10.0.0.1"], 10), answer(&[], 0)));
+            assert_eq!(bench.reported(), (list(&["10.0.0.1:80"]), vec![]));
+            let times: Vec<Duration> = (0..7).map(|_| bench.round(lookup(failure(), failure()))).collect();
+            let gaps: Vec<u64> = times.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
+            assert_eq!(gaps, [1, 2, 4, 8, 15, 15]);
+            // One alarm for all of it, and nothing changes for the cluster.
+            assert_eq!(bench.reported(), (None, vec!["failing"]));
+            let state = bench.table.state(bench.now());
+            assert!(
+                state[0].stale && state[0].addresses.len() == 1 && state[0].last_error.is_some(),
+                "{state:?}"
+            );
+            assert_eq!(state[0].expires_in, Some(Duration::ZERO));
+            // The TTL ended at 10 s, stale_max is 100 s.
+            while bench.table.next_wake(bench.now()).is_some_and(|at| at < bench.start + s(110)) {
+                bench.round(lookup(failure(), failure()));
+                if bench.at < s(110) {
+                    assert_eq!(bench.reported(), (None, vec![]), "{:?}", bench.at);
+                }
+            }
+            bench.at = s(110);
+            assert_eq!(bench.reported(), (list(&[]), vec!["dropped"]));
+            let state = bench.table.state(bench.now());
+            assert!(!state[0].stale && state[0].addresses.is_empty(), "{state:?}");
+            bench.round(lookup(answer(&["10.0.0.2"], 10), answer(&[], 0)));
+            assert_eq!(bench.reported(), (list(&["10.0.0.2:80"]), vec!["recovered"]));
+        }
+    }
+
+    #[test]
+    fn the_clock_wakes_at_the_stale_limit() {
+        let mut bench = Bench::new(one(DnsTarget { stale_max: s(3), ..target(NAME, 80) }));
+        bench.round(lookup(answer(&["10.0.0.1"], 10), answer(&[], 0)));
+        let mut wakes = Vec::new();
+        while bench.at < s(13) {
+            bench.at = bench.table.next_wake(bench.now()).expect("something to do") - bench.start;
+            wakes.push(bench.at);
+            if let Some(due) = bench.table.take_due(bench.now(), true) {
+                bench.table.apply(&due.name, lookup(timeout(), timeout()), bench.now(), 0);
+            }
+        }
+        assert_eq!(wakes.last(), Some(&s(13)), "{wakes:?}");
+    }
+
+    #[test]
+    fn one_family_may_fail_while_the_other_works() {
+        let mut bench = Bench::new(one(DnsTarget { stale_max: s(5), ..target(NAME, 80) }));
+        bench.round(lookup(answer(&["10.0.0.1"], 10), answer(&["fd00::1"], 10)));
+        assert_eq!(bench.reported(), (list(&["10.0.0.1:80", "[fd00::1]:80"]), vec![]));
+        // A family that cannot be asked keeps its addresses, for a while; one that has none any more does not.
+        bench.round(lookup(answer(&["10.0.0.1"], 10), timeout()));
+        assert_eq!(bench.reported(), (None, vec![]));
+        assert!(
+            bench.table.state(bench.now())[0].last_error.as_deref().is_some_and(|e| e.starts_with("AAAA: "))
+        );
+        bench.at = s(15);
+        assert_eq!(bench.reported(), (list(&["10.0.0.1:80"]), vec![]));
+        bench.round(lookup(answer(&[], 0), answer(&["fd00::1"], 10)));
+        assert_eq!(bench.reported(), (list(&["[fd00::1]:80"]), vec![]));
+    }
+
+    #[test]
+    fn a_cluster_has_the_union_of_its_names_and_a_name_serves_many_clusters() {
+        let targets = vec![
+            ("a".to_owned(), vec![target("one.test", 80), target("TWO.test.", 80), target("one.test", 81)]),
+            ("b".to_owned(), vec![DnsTarget { weight: 7, ..target("two.test", 90) }]),
+        ];
+        let mut bench = Bench::new(targets);
+        bench.round(lookup(answer(&["10.0.0.1", "10.0.0.2"], 10), answer(&[], 0)));
+        bench.round(lookup(answer(&["10.0.0.2", "10.0.0.3"], 10), answer(&[], 0)));
+        assert_eq!(bench.table.take_due(bench.now(), true), None, "two names, two look-ups");
+        let (resolved, _) = bench.table.settle(bench.now());
+        let lists: Vec<(String, Vec<(String, u32)>)> = resolved
+            .into_iter()
+            .map(|r| (r.cluster, r.endpoints.iter().map(|e| (e.address.to_string(), e.weight)).collect()))
+            .collect();
+        let endpoint = |address: &str, weight| (address.to_owned(), weight);
+        let a = ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80", "10.0.0.1:81", "10.0.0.2:81"];
+        let a = a.map(|address| endpoint(address, 1)).to_vec();
+        let b = vec![endpoint("10.0.0.2:90", 7), endpoint("10.0.0.3:90", 7)];
+        assert_eq!(lists, [("a".to_owned(), a), ("b".to_owned(), b)]);
+    }
+
+    #[test]
+    fn a_new_config_keeps_what_is_known() {
+        let mut bench = Bench::new(one(target(NAME, 80)));
+        let good = || lookup(answer(&["10.0.0.1"], 60), answer(&[], 0));
+        bench.round(good());
+        bench.reported();
+        // The same name with another port: reported at once, no new look-up.
+        bench.table.set_targets(one(target("DB.test", 81)), bench.now());
+        assert_eq!(bench.reported(), (list(&["10.0.0.1:81"]), vec![]));
+        assert_eq!(bench.table.take_due(bench.now(), true), None);
+        // The same config again: cores may be new, so it is reported again.
+        bench.table.set_targets(one(target("DB.test", 81)), bench.now());
+        assert_eq!(bench.reported(), (list(&["10.0.0.1:81"]), vec![]));
+        assert_eq!(bench.reported(), (None, vec![]));
+        // Another name: the cluster keeps its list until something is known.
+        bench.table.set_targets(one(target("new.test", 81)), bench.now());
+        assert_eq!(bench.reported(), (None, vec![]));
+        // The old name's look-up may still come in.
+        bench.table.apply(NAME, good(), bench.now(), 0);
+        assert_eq!(bench.reported(), (None, vec![]));
+        // No names at all, even before the first was known: nothing that was found may stay.
+        bench.table.set_targets(vec![(CLUSTER.to_owned(), Vec::new())], bench.now());
+        assert_eq!(bench.reported(), (list(&[]), vec![]));
+        assert_eq!((bench.table.next_wake(bench.now()), bench.table.state(bench.now())), (None, vec![]));
+        bench.table.set_targets(Vec::new(), bench.now());
+        assert_eq!(bench.reported(), (None, vec![]));
+    }
+
+    #[test]
+    fn names_and_addresses_are_bounded() {
+        let many = (0..=NAMES_MAX).map(|number| target(&format!("n{number}.test"), 80)).collect();
+        let mut bench = Bench::new(vec![(CLUSTER.to_owned(), many)]);
+        assert_eq!(bench.reported(), (None, vec!["too many names"]));
+        assert_eq!(bench.table.state(bench.now()).len(), NAMES_MAX);
+
+        let mut bench = Bench::new(one(target(NAME, 80)));
+        let v4: Vec<String> = (0..=ADDRESSES_MAX).map(|number| format!("10.0.0.{number}")).collect();
+        let v4: Vec<&str> = v4.iter().map(String::as_str).collect();
+        for events in [vec!["too many addresses"], vec![]] {
+            bench.round(lookup(answer(&v4, 10), answer(&["fd00::1"], 10)));
+            let (endpoints, found) = bench.reported();
+            assert_eq!(found, events);
+            assert!(endpoints.is_none_or(|endpoints| endpoints.len() == ADDRESSES_MAX));
+        }
+    }
+
+    #[test]
+    fn failing_names_can_be_passed_over() {
+        let mut bench =
+            Bench::new(vec![(CLUSTER.to_owned(), vec![target("bad.test", 80), target("good.test", 80)])]);
+        for answers in [lookup(timeout(), timeout()), lookup(answer(&["10.0.0.1"], 60), answer(&[], 0))] {
+            bench.round(answers);
+        }
+        bench.at = s(100);
+        let next = |failing| Due { name: if failing { "bad.test" } else { "good.test" }.to_owned(), failing };
+        assert_eq!(bench.table.take_due(bench.now(), false), Some(next(false)));
+        assert_eq!(bench.table.take_due(bench.now(), false), None);
+        assert_eq!(bench.table.take_due(bench.now(), true), Some(next(true)));
+    }
 }

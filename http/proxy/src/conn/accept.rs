@@ -26,14 +26,41 @@ pub struct AcceptContext {
     pub shards: Vec<Sender<Command>>,
 }
 
-/// Accepts until told to stop, then once more what waits in the kernel's queue: those clients have connected.
-pub(crate) async fn serve_listener(core: Rc<Core>, listener: Listener, stat: StatId, context: AcceptContext, stop: Latch) {
+/// A listening socket at work.
+#[derive(Debug)]
+pub(crate) struct Accepting {
+    listener: Rc<Listener>,
+    stat: StatId,
+    context: AcceptContext,
+    stop: Latch,
+}
+
+impl Accepting {
+    /// Accepts until [`Accepting::end`].
+    pub(crate) fn start(core: &Rc<Core>, listener: Listener, stat: StatId, context: AcceptContext) -> Self {
+        let this = Self { listener: Rc::new(listener), stat, context, stop: Latch::new() };
+        let (listener, context, stop) = (Rc::clone(&this.listener), this.context.clone(), this.stop.clone());
+        core_runtime::spawn(accept_each(Rc::clone(core), listener, stat, context, stop));
+        this
+    }
+
+    /// Takes what waits in the kernel's queue, since those clients have connected (C30), and closes the socket.
+    pub(crate) fn end(self, core: &Rc<Core>) {
+        self.stop.set();
+        while let Ok(Some(accepted)) = self.listener.try_accept() {
+            // Kept here: the others may be about to end.
+            adopt(core, self.stat, accepted);
+        }
+    }
+}
+
+async fn accept_each(core: Rc<Core>, listener: Rc<Listener>, stat: StatId, context: AcceptContext, stop: Latch) {
     loop {
         let accepted = std::future::poll_fn(|cx| {
-            if let std::task::Poll::Ready(accepted) = listener.poll_accept(cx) {
-                return std::task::Poll::Ready(Some(accepted));
+            if stop.poll_wait(cx).is_ready() {
+                return std::task::Poll::Ready(None);
             }
-            stop.poll_wait(cx).map(|()| None)
+            listener.poll_accept(cx).map(Some)
         })
         .await;
         match accepted {
@@ -74,12 +101,12 @@ pub(crate) fn adopt(core: &Rc<Core>, stat: StatId, accepted: Accepted) {
     let snapshot = core.snapshot();
     let Some(config) = snapshot.listener(stat) else { return };
     let mut stats = core.stats.borrow_mut();
-    let active = stats.listener(stat).map_or(0, |row| row.connections_accepted - row.connections_closed);
+    let active = stats.listener(stat).map_or(0, |row| row.connections_accepted.saturating_sub(row.connections_closed));
     if active >= u64::try_from(config.connections_max).unwrap_or(u64::MAX) {
         stats.connection_refused(stat, Reason::ConnectionLimit);
         return;
     }
     drop(stats);
-    let count = core.connection_opened(stat);
-    core_runtime::spawn(serve(Rc::clone(core), stat, accepted, count));
+    let count = core.connection_opened(stat, accepted.peer);
+    core_runtime::spawn(serve(Rc::clone(core), snapshot, stat, accepted, count));
 }

@@ -29,7 +29,7 @@ const LINGER_BYTES_MAX: u64 = 256 * 1024;
 
 /// Why the wait for a request ended without one.
 enum NoRequest {
-    /// The client closed, or was told to go while idle.
+    /// The client closed, or the wait was over.
     Over(Reason),
     /// Something is wrong with the head: answer and close.
     Refuse(Reason),
@@ -53,9 +53,12 @@ pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready
         let snapshot = core.snapshot();
         let Some(config) = current(&snapshot, then, info.listener) else { return Reason::Draining };
         let first = requests == 0;
-        let mut request = match next_request(core, config, &info, &mut side, &wait, first).await {
+        let mut request = match next_request(core, config, &info, &mut side, &wait, first, age_limit).await {
             Ok(request) => request,
-            Err(NoRequest::Over(reason)) => return reason,
+            Err(NoRequest::Over(reason)) => {
+                linger(&mut side, &wait).await;
+                return reason;
+            }
             Err(NoRequest::Refuse(reason)) => return refuse(core, &info, &mut side, &timers, &wait, reason).await,
         };
         requests += 1;
@@ -66,7 +69,9 @@ pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready
             request.persistence = Persistence::Close;
         }
         drop(snapshot);
+        info.live.request_started();
         let next = exchange::run(core, &info, &mut request, &mut side, &timers).await;
+        info.live.request_ended();
         core.give_heads(request.head, request.response);
         match next {
             Next::KeepAlive => {}
@@ -98,21 +103,35 @@ async fn next_request(
     side: &mut Side,
     wait: &Deadline,
     is_first: bool,
+    age_limit: Option<Duration>,
 ) -> Result<Request, NoRequest> {
     let Side::H1(side) = side else { return Err(NoRequest::Over(Reason::Internal)) };
     side.release_buffers();
     // A client that connects and says nothing has the head's time; one that has been served has the idle time.
     wait.set_after(if is_first { config.http.header_timeout } else { config.http.idle_timeout });
-    poll_fn(|cx| {
+    let mut over = Reason::IdleTimeout;
+    if let Some(limit) = age_limit.filter(|_| !is_first)
+        && wait.at().is_some_and(|at| limit < at)
+    {
+        wait.set(limit);
+        over = Reason::ConnectionAgeMax;
+    }
+    let mut is_draining = false;
+    let waited = poll_fn(|cx| {
         if side.poll_input(cx).is_ready() {
             return Poll::Ready(Ok(()));
         }
-        if wait.poll_expired(cx).is_ready() {
-            return Poll::Ready(Err(NoRequest::Over(Reason::IdleTimeout)));
+        if !is_draining && core.draining.poll_wait(cx).is_ready() {
+            is_draining = true;
+            over = Reason::Draining;
+            wait.set(core.close_idle_at());
         }
-        core.draining.poll_wait(cx).map(|()| Err(NoRequest::Over(Reason::Draining)))
+        wait.poll_expired(cx).map(|()| Err(over))
     })
-    .await?;
+    .await;
+    if let Err(reason) = waited {
+        return Err(NoRequest::Over(reason));
+    }
     let began_at = clock::now();
     wait.set(began_at + config.http.header_timeout);
     let (mut head, response) = core.take_heads();

@@ -23,7 +23,7 @@ use crate::chunk::Chunk;
 use crate::convert;
 use crate::core::{Core, LiveSnapshot};
 use crate::exchange::{self, Next, Request, Timers};
-use crate::h2io::H2Io;
+use crate::h2io::{FrameLedger, H2Io};
 use crate::reason::Reason;
 use crate::side::{H2Side, Side};
 use crate::snapshot::{H2Config, ListenerConfig};
@@ -34,6 +34,14 @@ const FLOOD_WINDOW: Duration = Duration::from_secs(10);
 const CONTINUATIONS_MAX: u32 = 16;
 /// Bytes of one stream that wait in the h2 crate for the client's window.
 const SEND_BUFFER_BYTES_MAX: usize = 64 * 1024;
+/// How long frames on a stream that we have reset may be on their way; they are dropped quietly meanwhile.
+const RESET_MEMORY: Duration = Duration::from_secs(10);
+/// Stream errors in the life of a connection, as a multiple of the budget of resets. The crate counts those that no
+/// exchange sees, and has no window.
+const STREAM_ERRORS_PER_BUDGET: u32 = 16;
+/// After a GOAWAY for an error: how long, and how many bytes, to read and drop so that the client gets it.
+const LINGER: Duration = Duration::from_secs(1);
+const LINGER_BYTES_MAX: usize = 1024 * 1024;
 
 /// What the streams of a connection share with its task.
 struct Shared {
@@ -66,8 +74,11 @@ pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready
     let mut driver = Driver {
         core,
         shared: Rc::new(Shared { info: ready.info, streams: Cell::new(0) }),
-        io,
+        io: io.clone(),
         connection,
+        streams_max: config.http.h2.streams_max,
+        header_count_max: config.http.header_count_max,
+        streams_seen: 0,
         idle_timeout: config.http.idle_timeout,
         age_limit: age_limit(core, config, clock::now()),
         requests_left: request_limit(core, config).unwrap_or(u32::MAX),
@@ -77,7 +88,34 @@ pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready
         is_abrupt: false,
     };
     driver.arm();
-    poll_fn(|cx| driver.poll(cx)).await
+    let reason = poll_fn(|cx| driver.poll(cx)).await;
+    drop(driver);
+    if !matches!(reason, Reason::Ok | Reason::ClientClosed) {
+        linger(&io).await;
+    }
+    reason
+}
+
+/// Ends our direction and waits a little for the client to end its own.
+async fn linger(io: &H2Io) {
+    let deadline = Deadline::new();
+    deadline.set_after(LINGER);
+    let mut left_bytes = LINGER_BYTES_MAX;
+    let mut has_ended = false;
+    poll_fn(|cx| {
+        if !has_ended {
+            match io.poll_end(cx) {
+                Poll::Ready(Ok(())) => has_ended = true,
+                Poll::Ready(Err(_gone)) => return Poll::Ready(()),
+                Poll::Pending => return deadline.poll_expired(cx),
+            }
+        }
+        if io.poll_linger(cx, &mut left_bytes).is_ready() {
+            return Poll::Ready(());
+        }
+        deadline.poll_expired(cx)
+    })
+    .await;
 }
 
 fn builder(config: &ListenerConfig) -> Builder {
@@ -92,13 +130,18 @@ fn builder(config: &ListenerConfig) -> Builder {
         .max_header_list_size(header_bytes_max)
         .max_send_buffer_size(SEND_BUFFER_BYTES_MAX)
         // Our meter counts resets of both directions; the crate's own bounds stay as a second line.
-        .max_concurrent_reset_streams(usize::try_from(h2.resets_max).unwrap_or(usize::MAX))
-        .max_local_error_reset_streams(Some(usize::try_from(h2.resets_max).unwrap_or(usize::MAX)))
-        .max_pending_accept_reset_streams(usize::try_from(h2.resets_max).unwrap_or(usize::MAX));
+        .max_concurrent_reset_streams(count(h2.resets_max))
+        .reset_stream_duration(RESET_MEMORY)
+        .max_local_error_reset_streams(Some(count(h2.resets_max.saturating_mul(STREAM_ERRORS_PER_BUDGET))))
+        .max_pending_accept_reset_streams(count(h2.resets_max));
     if h2.extended_connect {
         builder.enable_connect_protocol();
     }
     builder
+}
+
+fn count(limit: u32) -> usize {
+    usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
 fn budgets(config: &H2Config) -> FrameBudgets {
@@ -125,6 +168,10 @@ struct Driver<'a> {
     shared: Rc<Shared>,
     io: H2Io,
     connection: Connection<H2Io, Chunk>,
+    streams_max: u32,
+    header_count_max: usize,
+    /// Streams opened when the limits were last looked at.
+    streams_seen: u64,
     idle_timeout: Duration,
     age_limit: Option<Duration>,
     requests_left: u32,
@@ -156,7 +203,11 @@ impl Driver<'_> {
         if matches!(drained, Poll::Ready(Err(_))) {
             return Poll::Ready(Reason::ClientClosed);
         }
-        self.poll_limits(cx)
+        let over = self.poll_limits(cx);
+        if over.is_pending() && self.shared.streams.get() == 0 {
+            self.io.release_buffers();
+        }
+        over
     }
 
     /// Takes every request that is there, so that one flush serves them all.
@@ -165,8 +216,7 @@ impl Driver<'_> {
             match self.connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok((request, respond)))) => self.start(request, respond),
                 Poll::Ready(Some(Err(error))) => {
-                    let reason = if error.is_io() { Reason::ClientClosed } else { Reason::H2ProtocolError };
-                    return Poll::Ready(flood_reason(&self.io).or(self.ending).unwrap_or(reason));
+                    return Poll::Ready(flood_reason(&self.io).unwrap_or_else(|| self.why_failed(&error)));
                 }
                 Poll::Ready(None) => return Poll::Ready(self.ending.unwrap_or(Reason::Ok)),
                 Poll::Pending => return Poll::Pending,
@@ -174,13 +224,32 @@ impl Driver<'_> {
         }
     }
 
-    fn start(&mut self, request: http::Request<RecvStream>, respond: SendResponse<Chunk>) {
+    fn why_failed(&self, error: &h2::Error) -> Reason {
+        match error.reason() {
+            // The crate's own guards: stream errors that were provoked, and headers beyond all measure.
+            Some(H2Reason::ENHANCE_YOUR_CALM) if error.is_library() => Reason::H2FloodResets,
+            _ if error.is_io() => self.ending.unwrap_or(Reason::ClientClosed),
+            _ => Reason::H2ProtocolError,
+        }
+    }
+
+    fn start(&mut self, request: http::Request<RecvStream>, mut respond: SendResponse<Chunk>) {
+        // Streams that were reset count until their work has ended (CVE-2023-44487).
+        if self.shared.streams.get() >= self.streams_max {
+            return respond.send_reset(H2Reason::REFUSED_STREAM);
+        }
         self.requests_left = self.requests_left.saturating_sub(1);
         if self.requests_left == 0 {
             self.end(Reason::ConnectionAgeMax);
         }
         self.shared.streams.set(self.shared.streams.get() + 1);
-        let stream = Stream { core: Rc::clone(self.core), shared: Rc::clone(&self.shared), io: self.io.clone() };
+        self.shared.info.live.request_started();
+        let stream = Stream {
+            core: Rc::clone(self.core),
+            shared: Rc::clone(&self.shared),
+            ledger: self.io.ledger(),
+            header_count_max: self.header_count_max,
+        };
         core_runtime::spawn(stream.serve(request, respond));
     }
 
@@ -199,7 +268,10 @@ impl Driver<'_> {
         }
         while self.deadline.poll_expired(cx).is_ready() {
             let now = clock::now();
-            if self.shared.streams.get() > 0 {
+            // Only streams are use: control frames do not keep a connection alive (C26).
+            let opened = self.io.streams_opened();
+            if self.shared.streams.get() > 0 || self.streams_seen != opened {
+                self.streams_seen = opened;
                 self.idle_since = now;
             }
             if self.ending.is_none() && self.age_limit.is_some_and(|limit| now >= limit) {
@@ -231,12 +303,14 @@ impl Driver<'_> {
 struct Stream {
     core: Rc<Core>,
     shared: Rc<Shared>,
-    io: H2Io,
+    ledger: FrameLedger,
+    header_count_max: usize,
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
         self.shared.streams.set(self.shared.streams.get() - 1);
+        self.shared.info.live.request_ended();
     }
 }
 
@@ -247,8 +321,9 @@ impl Stream {
         let protocol = parts.extensions.get::<h2::ext::Protocol>().map(h2::ext::Protocol::as_str);
         let (mut head, response) = self.core.take_heads();
         let scheme = self.shared.info.scheme;
-        let meta = convert::request_from_h2(&parts, protocol, receive.is_end_stream(), scheme, &mut head);
-        let mut side = Side::H2(H2Side::downstream(receive, respond));
+        let limits = convert::RequestLimits { fields_max: self.header_count_max, scheme };
+        let meta = convert::request_from_h2(&parts, protocol, receive.is_end_stream(), &limits, &mut head);
+        let mut side = Side::H2(H2Side::downstream(receive, respond, self.ledger.clone()));
         let mut request = Request {
             head,
             response,
@@ -266,8 +341,10 @@ impl Stream {
             Err(reason) => exchange::refuse(core, info, &mut request, &mut side, &timers, reason).await,
         };
         core.give_heads(request.head, request.response);
-        if next == Next::Abort {
-            self.io.note_reset_sent();
+        if let (Next::Abort, Side::H2(side)) = (next, &side)
+            && side.has_provoked_reset()
+        {
+            self.ledger.note_reset_sent();
         }
     }
 }

@@ -30,10 +30,11 @@ use crate::core::{ConnectionCount, Core, LiveSnapshot};
 use crate::reason::Reason;
 use crate::record as stats;
 use crate::snapshot::{ListenerConfig, ProxyProtocolConfig, StatId};
+use crate::survey::LiveConn;
 use crate::transport::Transport;
 
 pub use self::accept::AcceptContext;
-pub(crate) use self::accept::{adopt, serve_listener};
+pub(crate) use self::accept::{Accepting, adopt};
 
 /// What is known of a connection for as long as it lives.
 #[derive(Debug)]
@@ -47,6 +48,7 @@ pub(crate) struct ConnInfo {
     /// The value of `x-forwarded-client-cert`, when the client showed a certificate.
     pub(crate) client_cert: Option<String>,
     pub(crate) opened_at: Duration,
+    pub(crate) live: Rc<LiveConn>,
 }
 
 /// What the handshake agreed on.
@@ -77,10 +79,15 @@ enum Protocol {
 const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves one accepted connection to its end.
-pub(crate) async fn serve(core: Rc<Core>, listener: StatId, accepted: Accepted, count: ConnectionCount) {
-    let snapshot = core.snapshot();
+pub(crate) async fn serve(
+    core: Rc<Core>,
+    snapshot: Rc<LiveSnapshot>,
+    listener: StatId,
+    accepted: Accepted,
+    count: ConnectionCount,
+) {
     let reason = match snapshot.listener(listener) {
-        Some(config) => serve_with(&core, &snapshot, config, accepted).await,
+        Some(config) => serve_with(&core, &snapshot, config, accepted, &count.live).await,
         None => Some(Reason::Draining),
     };
     count.ends_with(reason);
@@ -92,9 +99,9 @@ async fn serve_with(
     snapshot: &Rc<LiveSnapshot>,
     config: &ListenerConfig,
     accepted: Accepted,
+    live: &Rc<LiveConn>,
 ) -> Option<Reason> {
-    let opened_at = clock::now();
-    let ready = match begin(core, config, accepted, opened_at).await {
+    let ready = match begin(core, config, accepted, live).await {
         Ok(ready) => ready,
         Err(reason @ (Reason::TlsHandshakeFailed | Reason::TlsHandshakeTimeout)) => {
             core.stats.borrow_mut().handshake(config.stat, stats::Handshake::Failed(reason));
@@ -111,6 +118,7 @@ async fn serve_with(
         Protocol::H2 => Version::Http2,
     };
     core.stats.borrow_mut().protocol_known(config.stat, version);
+    live.is_known(ready.info.peer, version);
     let reason = match ready.protocol {
         Protocol::H1 => h1::serve(core, snapshot, ready).await,
         Protocol::H2 => h2::serve(core, snapshot, ready).await,
@@ -147,8 +155,9 @@ async fn begin(
     core: &Rc<Core>,
     config: &ListenerConfig,
     accepted: Accepted,
-    opened_at: Duration,
+    live: &Rc<LiveConn>,
 ) -> Result<Ready, Reason> {
+    let opened_at = clock::now();
     let socket_peer = accepted.peer;
     let tcp = TcpStream::from_fd(accepted.fd).map_err(|_out_of_resources| Reason::Internal)?;
     let socket_local = tcp.local_addr().map_err(|_gone| Reason::ClientClosed)?;
@@ -160,6 +169,7 @@ async fn begin(
         tls: None,
         client_cert: None,
         opened_at,
+        live: Rc::clone(live),
     };
     let mut early = None;
     if let Some(rules) = &config.proxy_protocol {
@@ -172,7 +182,8 @@ async fn begin(
     if config.access.check(info.peer.ip()) == Access::Denied {
         return Err(Reason::AddressDenied);
     }
-    let Some(context) = &config.tls else {
+    let rotated = core.rotated(config.stat);
+    let Some(context) = rotated.as_deref().or(config.tls.as_ref()) else {
         let transport = Transport::Plain(tcp);
         return begin_plain(config, transport, early, info, opened_at).await;
     };

@@ -5,6 +5,7 @@
 //! answer, and the request is idempotent or none of it was written. The body must still be untouched.
 
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use core_runtime::clock;
@@ -50,7 +51,7 @@ enum Retry {
 
 impl Failure {
     fn of_connect(reason: Reason) -> Self {
-        Self { reason, retry: Retry::Elsewhere }
+        Self { reason, retry: if reason == Reason::ClientReset { Retry::No } else { Retry::Elsewhere } }
     }
 }
 
@@ -158,6 +159,8 @@ impl Exchange<'_> {
         match opened {
             Ok(held) if held.is_reused() => stats.counters.pool_reused += 1,
             Ok(_) => stats.upstream_connect(cluster, endpoint, Ok(())),
+            // Nobody knows how the dialling would have gone.
+            Err(Reason::ClientReset) => {}
             Err(reason) => stats.upstream_connect(cluster, endpoint, Err(reason)),
         }
     }
@@ -166,7 +169,8 @@ impl Exchange<'_> {
     async fn open(&mut self, lease: &Lease, fresh: Fresh) -> Result<(Side, Held), Failure> {
         match lease.protocol() {
             UpstreamProtocol::Http1 => {
-                let (mut side, ticket) = pool::check_out(lease, fresh).await.map_err(Failure::of_connect)?;
+                let opened = self.unless_gone(pool::check_out(lease, fresh)).await;
+                let (mut side, ticket) = opened.map_err(Failure::of_connect)?;
                 upgrade::ask_over_h1(&mut self.request.head, self.core.random(), self.core.random());
                 // What follows an upgrade is the tunnel, not a body.
                 let is_upgrade = self.request.head.protocol().is_some();
@@ -183,10 +187,22 @@ impl Exchange<'_> {
         }
     }
 
+    /// Waits for a connection as long as the client waits: a stream that was reset must not go on as work (C20).
+    async fn unless_gone<T>(&mut self, open: impl Future<Output = Result<T, Reason>>) -> Result<T, Reason> {
+        let mut open = std::pin::pin!(open);
+        std::future::poll_fn(|cx| {
+            if self.downstream.poll_gone(cx).is_ready() {
+                return Poll::Ready(Err(Reason::ClientReset));
+            }
+            open.as_mut().poll(cx)
+        })
+        .await
+    }
+
     async fn open_stream(&mut self, lease: &Lease) -> Result<(Side, Held), Failure> {
-        let stream = H2Lease::take(lease).await.map_err(Failure::of_connect)?;
+        let stream = self.unless_gone(H2Lease::take(lease)).await.map_err(Failure::of_connect)?;
         let dead = |_error: h2::Error| Failure { reason: Reason::UpstreamGoaway, retry: Retry::Fresh };
-        let mut send = stream.ready().await.map_err(dead)?;
+        let mut send = stream.sender().map_err(dead)?;
         let is_upgrade = self.request.head.protocol().is_some();
         if is_upgrade && !send.is_extended_connect_protocol_enabled() {
             return Err(Failure { reason: Reason::UpgradeRefused, retry: Retry::No });

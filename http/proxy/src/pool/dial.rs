@@ -10,7 +10,7 @@ use core_runtime::net::{ConnectError, TcpStream};
 use core_runtime::timer::Deadline;
 use tls::Session;
 
-use super::Lease;
+use super::{Cluster, Endpoint};
 use crate::reason::Reason;
 use crate::snapshot::ServerName;
 use crate::transport::Transport;
@@ -19,18 +19,18 @@ use crate::transport::Transport;
 ///
 /// # Errors
 /// The reason, by cause: refused, unreachable, too slow, or TLS failed.
-pub(super) async fn dial(lease: &Lease) -> Result<(Transport, Duration), Reason> {
+pub(super) async fn dial(cluster: &Cluster, endpoint: &Endpoint) -> Result<(Transport, Duration), Reason> {
     let started = clock::now();
-    let config = lease.cluster.config();
-    let tcp = TcpStream::connect(lease.endpoint.address, config.connect_timeout).await.map_err(connect_reason)?;
+    let config = cluster.config();
+    let tcp = TcpStream::connect(endpoint.address, config.connect_timeout).await.map_err(connect_reason)?;
     let Some(context) = &config.tls else {
         return Ok((Transport::Plain(tcp), clock::now().saturating_sub(started)));
     };
     let address;
-    let name = match (&config.server_name, &lease.endpoint.hostname) {
+    let name = match (&config.server_name, &endpoint.hostname) {
         (ServerName::Fixed(name), _) | (ServerName::Endpoint, Some(name)) => name,
         (ServerName::Endpoint, None) => {
-            address = lease.endpoint.address.ip().to_string();
+            address = endpoint.address.ip().to_string();
             &address
         }
     };

@@ -78,7 +78,7 @@ pub(crate) async fn check_out(lease: &Lease, fresh: Fresh) -> Result<(H1Side, Ti
         return Err(Reason::UpstreamPoolFull);
     }
     let count = OpenCount::new(&pool.open);
-    let (transport, connect) = dial::dial(lease).await?;
+    let (transport, connect) = dial::dial(&lease.cluster, &lease.endpoint).await?;
     let ticket = Ticket { is_reused: false, connect: Some(connect), requests: 0, count };
     Ok((H1Side::new(transport, RESPONSE_LIMITS), ticket))
 }

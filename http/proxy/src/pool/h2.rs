@@ -1,43 +1,44 @@
 //! HTTP/2 connections of one endpoint: a handful, shared by many requests.
 //!
-//! The connection with the fewest streams takes the next request while it has room; then a new one is dialled, up
-//! to the bound; then requests wait for a stream to end. After a GOAWAY a connection takes nothing new (C19).
+//! ```text
+//!   take ─► room on a connection ─────────────────────► H2Lease ─► stream ends ─► first in line, else free
+//!     └───► in line ─► dial while places are short ─► SETTINGS came ─┘
+//! ```
+//! The connection with the fewest streams takes the next request; those who find no room stand in line, first come
+//! first served, and a place is handed to the first of them rather than offered to all. Dialling belongs to the
+//! pool, not to a request: a client that leaves does not take the connection of the others with it. A connection
+//! joins the pool when the peer's SETTINGS are known, and after a GOAWAY it takes nothing new (C19).
+
+mod drive;
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use core_runtime::clock;
 use core_runtime::sync::Signal;
 use core_runtime::timer::Deadline;
-use h2::client::{Connection, SendRequest};
-use h2::{Ping, PingPong};
+use h2::client::SendRequest;
 
-use super::{Endpoint, Lease, dial};
+use super::{Cluster, Endpoint, Lease};
 use crate::chunk::Chunk;
-use crate::h2io::H2Io;
 use crate::reason::Reason;
-use crate::snapshot::PoolConfig;
-
-/// Credit given to backends: enough for fast streams, and bounded memory (RFC 9113 §6.9).
-const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// Bytes of one stream that wait in the h2 crate for the peer's window.
-const SEND_BUFFER_BYTES_MAX: usize = 64 * 1024;
-const HEADER_LIST_BYTES_MAX: u32 = 64 * 1024;
 
 #[derive(Debug)]
 struct H2Connection {
-    send: SendRequest<Chunk>,
+    /// Sends nothing itself, requests go out on clones; it is asked whether the connection takes new streams.
+    send: RefCell<SendRequest<Chunk>>,
     streams: Cell<usize>,
     streams_max: usize,
     /// No new stream: GOAWAY was seen, the connection failed, or it is too old.
     is_closing: Cell<bool>,
     requests: Cell<u32>,
     idle_since: Cell<Duration>,
+    /// How long dialling took, for the first stream to report.
+    connect: Cell<Option<Duration>>,
     /// Tells the connection's task to end when nothing runs on it.
     retire: Signal,
 }
@@ -46,8 +47,23 @@ struct H2Connection {
 pub(super) struct Pool {
     connections: RefCell<Vec<Rc<H2Connection>>>,
     dialling: Cell<usize>,
-    /// Something changed: a connection came or went, or a stream ended while all were full.
-    changed: Signal,
+    line: RefCell<VecDeque<Rc<Waiting>>>,
+}
+
+/// A request that stands in line.
+#[derive(Debug)]
+struct Waiting {
+    cluster: Rc<Cluster>,
+    state: RefCell<Wait>,
+}
+
+#[derive(Debug)]
+enum Wait {
+    InLine(Option<Waker>),
+    Called(H2Lease),
+    /// The last attempt to connect failed, and no connection is left.
+    Refused(Reason),
+    Left,
 }
 
 /// One stream's place on a connection; given back on drop.
@@ -65,43 +81,48 @@ impl H2Lease {
     /// # Errors
     /// `UpstreamPoolFull` when no stream ended within the connect timeout, else why dialling failed.
     pub(crate) async fn take(lease: &Lease) -> Result<Self, Reason> {
-        let config = lease.cluster.config();
         let pool = &lease.endpoint.h2;
-        let deadline = Deadline::new();
-        deadline.set_after(config.connect_timeout);
-        loop {
-            if let Some(connection) = pool.best() {
-                return Ok(Self::on(connection, lease, None));
-            }
-            if pool.connections.borrow().len() + pool.dialling.get() < config.pool.h2_connections_max {
-                let (connection, connect) = pool.open_one(lease).await?;
-                return Ok(Self::on(connection, lease, Some(connect)));
-            }
-            pool.wait_for_change(&deadline).await?;
+        if pool.line.borrow().is_empty()
+            && let Some(connection) = pool.best()
+        {
+            return Ok(Self::on(connection, &lease.cluster, &lease.endpoint));
         }
+        let place = InLine::enter(lease);
+        pool.dial_for_line(&lease.endpoint);
+        let deadline = Deadline::new();
+        deadline.set_after(lease.cluster.config().connect_timeout);
+        poll_fn(|cx| {
+            if let Poll::Ready(result) = place.poll(cx) {
+                return Poll::Ready(result);
+            }
+            let is_connecting = pool.dialling.get() > 0 && pool.connections.borrow().is_empty();
+            let late = if is_connecting { Reason::UpstreamConnectTimeout } else { Reason::UpstreamPoolFull };
+            deadline.poll_expired(cx).map(|()| Err(late))
+        })
+        .await
     }
 
-    fn on(connection: Rc<H2Connection>, lease: &Lease, connect: Option<Duration>) -> Self {
+    fn on(connection: Rc<H2Connection>, cluster: &Cluster, endpoint: &Rc<Endpoint>) -> Self {
         connection.streams.set(connection.streams.get() + 1);
         let requests = connection.requests.get() + 1;
         connection.requests.set(requests);
-        if lease.cluster.config().pool.requests_max.is_some_and(|max| requests >= max) {
+        if cluster.config().pool.requests_max.is_some_and(|max| requests >= max) {
             connection.is_closing.set(true);
         }
-        Self { connection, endpoint: Rc::clone(&lease.endpoint), is_reused: connect.is_none(), connect }
+        let connect = connection.connect.take();
+        Self { connection, endpoint: Rc::clone(endpoint), is_reused: connect.is_none(), connect }
     }
 
-    /// Waits until the connection takes a request, and gives its sending handle.
+    /// A handle for sending one request.
     ///
     /// # Errors
     /// The connection's error; nothing was sent then.
-    pub(crate) async fn ready(&self) -> Result<SendRequest<Chunk>, h2::Error> {
-        let mut send = self.connection.send.clone();
-        let result = poll_fn(|cx| send.poll_ready(cx)).await;
-        if result.is_err() {
+    pub(crate) fn sender(&self) -> Result<SendRequest<Chunk>, h2::Error> {
+        if let Some(error) = self.connection.error() {
             self.close();
+            return Err(error);
         }
-        result.map(|()| send)
+        Ok(self.connection.send.borrow().clone())
     }
 
     /// Takes the connection out of use for new streams.
@@ -114,18 +135,32 @@ impl Drop for H2Lease {
     fn drop(&mut self) {
         let streams = self.connection.streams.get() - 1;
         self.connection.streams.set(streams);
-        self.connection.idle_since.set(clock::now());
-        self.endpoint.h2.changed.notify_one();
-        if streams == 0 && self.connection.is_closing.get() {
-            self.connection.retire.notify_all();
+        if streams == 0 {
+            self.connection.idle_since.set(clock::now());
+            if self.connection.is_closing.get() {
+                self.connection.retire.notify_all();
+            }
         }
+        self.endpoint.h2.call_line(&self.endpoint);
     }
 }
 
 impl H2Connection {
     fn has_room(&self) -> bool {
-        let allowed = self.streams_max.min(self.send.current_max_send_streams());
-        !self.is_closing.get() && self.streams.get() < allowed
+        let streams = self.streams.get();
+        !self.is_closing.get()
+            && streams < self.streams_max
+            && streams < self.send.borrow().current_max_send_streams()
+    }
+
+    /// Why no stream can be opened any more.
+    fn error(&self) -> Option<h2::Error> {
+        // This handle never has a request of its own pending, so the answer is always there at once.
+        let mut cx = Context::from_waker(Waker::noop());
+        match self.send.borrow_mut().poll_ready(&mut cx) {
+            Poll::Ready(Err(error)) => Some(error),
+            Poll::Ready(Ok(())) | Poll::Pending => None,
+        }
     }
 }
 
@@ -139,50 +174,66 @@ impl Pool {
         self.connections.borrow().len()
     }
 
-    async fn wait_for_change(&self, deadline: &Deadline) -> Result<(), Reason> {
-        let mut is_registered = false;
-        poll_fn(|cx| {
-            if deadline.poll_expired(cx).is_ready() {
-                return Poll::Ready(Err(Reason::UpstreamPoolFull));
-            }
-            if std::mem::replace(&mut is_registered, true) {
-                return Poll::Ready(Ok(()));
-            }
-            self.changed.register(cx);
-            Poll::Pending
-        })
-        .await
+    /// Gives free places to those in line, in order.
+    fn call_line(&self, endpoint: &Rc<Endpoint>) {
+        while !self.line.borrow().is_empty() {
+            let Some(connection) = self.best() else { return };
+            let Some(first) = self.line.borrow_mut().pop_front() else { return };
+            let lease = H2Lease::on(connection, &first.cluster, endpoint);
+            first.settle(Wait::Called(lease));
+        }
     }
 
-    async fn open_one(&self, lease: &Lease) -> Result<(Rc<H2Connection>, Duration), Reason> {
-        let dialling = Dialling::begin(&self.dialling, &self.changed);
-        let (transport, connect) = dial::dial(lease).await?;
-        let io = H2Io::new(transport, None, None);
-        let (send, mut connection) = h2::client::Builder::new()
-            .initial_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .max_send_buffer_size(SEND_BUFFER_BYTES_MAX)
-            .max_header_list_size(HEADER_LIST_BYTES_MAX)
-            .enable_push(false)
-            .handshake::<_, Chunk>(io.clone())
-            .await
-            .map_err(|_failed| Reason::UpstreamConnectFailed)?;
-        let config = lease.cluster.config().pool;
-        let pings = connection.ping_pong();
-        let shared = Rc::new(H2Connection {
-            send,
-            streams: Cell::new(0),
-            streams_max: usize::try_from(config.h2_streams_max).unwrap_or(usize::MAX),
-            is_closing: Cell::new(false),
-            requests: Cell::new(0),
-            idle_since: Cell::new(clock::now()),
-            retire: Signal::new(),
-        });
-        self.connections.borrow_mut().push(Rc::clone(&shared));
-        drop(dialling);
-        let keep_alive = KeepAlive::new(pings, &config);
-        core_runtime::spawn(drive(io, connection, Rc::clone(&shared), Rc::clone(&lease.endpoint), keep_alive));
-        Ok((shared, connect))
+    /// Dials while the connections that are on their way will not do for those in line. Connections that take
+    /// nothing new do not count against the bound: their long streams must not keep new requests out.
+    fn dial_for_line(&self, endpoint: &Rc<Endpoint>) {
+        loop {
+            let line = self.line.borrow();
+            let Some(first) = line.front() else { return };
+            let config = &first.cluster.config().pool;
+            let dialling = self.dialling.get();
+            let open = self.connections.borrow().iter().filter(|c| !c.is_closing.get()).count();
+            let expected = dialling.saturating_mul(usize::try_from(config.h2_streams_max).unwrap_or(usize::MAX));
+            if line.len() <= expected || open + dialling >= config.h2_connections_max {
+                return;
+            }
+            let cluster = Rc::clone(&first.cluster);
+            drop(line);
+            self.dialling.set(dialling + 1);
+            core_runtime::spawn(drive::run(cluster, Rc::clone(endpoint)));
+        }
+    }
+
+    /// A connection that was dialled is there.
+    fn joined(&self, connection: &Rc<H2Connection>, endpoint: &Rc<Endpoint>) {
+        self.dialling.set(self.dialling.get() - 1);
+        self.connections.borrow_mut().push(Rc::clone(connection));
+        self.call_line(endpoint);
+    }
+
+    /// Dialling came to nothing. Without any connection nobody in line can be served.
+    fn not_joined(&self, reason: Reason) {
+        self.dialling.set(self.dialling.get() - 1);
+        if self.dialling.get() > 0 || !self.connections.borrow().is_empty() {
+            return;
+        }
+        let line = std::mem::take(&mut *self.line.borrow_mut());
+        line.iter().for_each(|waiting| waiting.settle(Wait::Refused(reason)));
+    }
+
+    /// A connection takes no new streams any more; whoever waited for room on it needs another.
+    fn closing(&self, connection: &H2Connection, endpoint: &Rc<Endpoint>) {
+        if !connection.is_closing.replace(true) {
+            self.dial_for_line(endpoint);
+        }
+    }
+
+    /// A connection is over.
+    fn left(&self, connection: &Rc<H2Connection>, endpoint: &Rc<Endpoint>) {
+        connection.is_closing.set(true);
+        self.connections.borrow_mut().retain(|other| !Rc::ptr_eq(other, connection));
+        self.call_line(endpoint);
+        self.dial_for_line(endpoint);
     }
 
     /// Retires connections without streams that were idle for too long.
@@ -197,88 +248,51 @@ impl Pool {
     }
 }
 
-/// Counts a connection that is being dialled, and wakes the waiting when it is decided.
-struct Dialling<'a>(&'a Cell<usize>, &'a Signal);
-
-impl<'a> Dialling<'a> {
-    fn begin(count: &'a Cell<usize>, changed: &'a Signal) -> Self {
-        count.set(count.get() + 1);
-        Self(count, changed)
+impl Waiting {
+    fn settle(&self, outcome: Wait) {
+        let before = self.state.replace(outcome);
+        debug_assert!(matches!(before, Wait::InLine(_)), "only who is in line is called");
+        if let Wait::InLine(Some(waker)) = before {
+            waker.wake();
+        }
     }
 }
 
-impl Drop for Dialling<'_> {
+/// Leaves the line, and gives back a place that was not taken up, when the request goes away.
+struct InLine<'a> {
+    waiting: Rc<Waiting>,
+    pool: &'a Pool,
+}
+
+impl<'a> InLine<'a> {
+    fn enter(lease: &'a Lease) -> Self {
+        let state = RefCell::new(Wait::InLine(None));
+        let waiting = Rc::new(Waiting { cluster: Rc::clone(&lease.cluster), state });
+        lease.endpoint.h2.line.borrow_mut().push_back(Rc::clone(&waiting));
+        Self { waiting, pool: &lease.endpoint.h2 }
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<H2Lease, Reason>> {
+        let mut state = self.waiting.state.borrow_mut();
+        match std::mem::replace(&mut *state, Wait::Left) {
+            Wait::Called(lease) => Poll::Ready(Ok(lease)),
+            Wait::Refused(reason) => Poll::Ready(Err(reason)),
+            Wait::InLine(_) => {
+                *state = Wait::InLine(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+            Wait::Left => Poll::Ready(Err(Reason::UpstreamPoolFull)),
+        }
+    }
+}
+
+impl Drop for InLine<'_> {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-        self.1.notify_all();
-    }
-}
-
-/// Runs one connection to its end: reads, writes, pings, and leaves the pool.
-async fn drive(
-    io: H2Io,
-    mut connection: Connection<H2Io, Chunk>,
-    shared: Rc<H2Connection>,
-    endpoint: Rc<Endpoint>,
-    mut keep_alive: KeepAlive,
-) {
-    poll_fn(|cx| {
-        let over = std::pin::Pin::new(&mut connection).poll(cx).is_ready();
-        let failed = matches!(io.poll_drain(cx), Poll::Ready(Err(_)));
-        let silent = keep_alive.poll_silent(cx).is_ready();
-        if over || failed || silent {
-            return Poll::Ready(());
+        let state = self.waiting.state.replace(Wait::Left);
+        if let Wait::InLine(_) = state {
+            self.pool.line.borrow_mut().retain(|other| !Rc::ptr_eq(other, &self.waiting));
         }
-        shared.retire.register(cx);
-        if shared.is_closing.get() && shared.streams.get() == 0 { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    shared.is_closing.set(true);
-    endpoint.h2.connections.borrow_mut().retain(|other| !Rc::ptr_eq(other, &shared));
-    endpoint.h2.changed.notify_all();
-    // What the crate still wants to say (GOAWAY) leaves if the socket takes it at once.
-    match poll_fn(|cx| Poll::Ready(io.poll_drain(cx))).await {
-        Poll::Ready(Ok(()) | Err(io::Error { .. })) | Poll::Pending => {}
-    }
-}
-
-/// PINGs an upstream connection, so that a dead one is found before a request is lost on it (RFC 9113 §6.7).
-struct KeepAlive {
-    pings: Option<PingPong>,
-    interval: Option<Duration>,
-    timeout: Duration,
-    deadline: Deadline,
-    is_waiting: bool,
-}
-
-impl KeepAlive {
-    fn new(pings: Option<PingPong>, config: &PoolConfig) -> Self {
-        let deadline = Deadline::new();
-        if let Some(interval) = config.h2_ping_interval {
-            deadline.set_after(interval);
-        }
-        let (interval, timeout) = (config.h2_ping_interval, config.h2_ping_timeout);
-        Self { pings, interval, timeout, deadline, is_waiting: false }
-    }
-
-    /// Ready when the peer has not answered in time.
-    fn poll_silent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let (Some(pings), Some(interval)) = (&mut self.pings, self.interval) else { return Poll::Pending };
-        if self.is_waiting && pings.poll_pong(cx).is_ready() {
-            self.is_waiting = false;
-            self.deadline.set_after(interval);
-        }
-        while self.deadline.poll_expired(cx).is_ready() {
-            if self.is_waiting || pings.send_ping(Ping::opaque()).is_err() {
-                return Poll::Ready(());
-            }
-            self.is_waiting = true;
-            self.deadline.set_after(self.timeout);
-            if pings.poll_pong(cx).is_ready() {
-                self.is_waiting = false;
-                self.deadline.set_after(interval);
-            }
-        }
-        Poll::Pending
+        // A lease that nobody took up goes to the next in line by its own drop.
+        drop(state);
     }
 }

@@ -20,7 +20,7 @@ use crate::core::LiveSnapshot;
 use crate::reason::Reason;
 use crate::snapshot::{ClusterConfig, ClusterIndex, EndpointConfig, StatId, UpstreamProtocol};
 
-pub(crate) use self::h1::{Fresh, Ticket, check_out, give_back};
+pub(crate) use self::h1::{Fresh, RESPONSE_LIMITS, Ticket, check_out, give_back};
 pub(crate) use self::h2::H2Lease;
 
 /// Addresses that a DNS name of a cluster stands for now.
@@ -108,6 +108,33 @@ impl Clusters {
         let named: rustc_hash::FxHashSet<&str> = snapshot.clusters.iter().map(|c| c.name.as_str()).collect();
         self.by_name.borrow_mut().retain(|name, _| named.contains(name.as_str()));
         self.resolved.borrow_mut().retain(|name, _| named.contains(name.as_str()));
+    }
+
+    /// Moves clusters that nobody has used since the configuration changed over to the new one, so that they do
+    /// not keep the old one alive (C43). A part of them at a time: a turn stays short.
+    pub(crate) fn catch_up(&self, snapshot: &Rc<LiveSnapshot>) {
+        const ENDPOINTS_AT_A_TIME: usize = 1000;
+        let late: Vec<_> = {
+            let by_name = self.by_name.borrow();
+            by_name.values().filter(|cluster| !Rc::ptr_eq(&cluster.snapshot, snapshot)).cloned().collect()
+        };
+        if late.is_empty() {
+            return;
+        }
+        let places: FxHashMap<&str, usize> =
+            snapshot.clusters.iter().enumerate().map(|(at, config)| (config.name.as_str(), at)).collect();
+        let mut endpoints = 0;
+        for cluster in late {
+            if let Some(&at) = places.get(cluster.config().name.as_str())
+                && let Some(config) = snapshot.clusters.get(at)
+            {
+                endpoints += config.endpoints.len();
+                self.install(snapshot, ClusterIndex(at), config, Some(&cluster));
+            }
+            if endpoints >= ENDPOINTS_AT_A_TIME {
+                return;
+            }
+        }
     }
 
     /// Closes connections that were idle for too long or that the backend has closed.
@@ -207,6 +234,13 @@ impl Endpoint {
     /// Requests of this core that are at the endpoint now.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.get()
+    }
+
+    /// Whether its cluster sends it new requests.
+    pub(crate) fn is_available(&self) -> bool {
+        let (cluster, index) = &*self.place.borrow();
+        let state = cluster.upgrade().and_then(|cluster| cluster.balancer.borrow().state(*index));
+        state.is_some_and(|state| state.availability == Availability::Available)
     }
 
     /// Open connections of this core: HTTP/1 (idle ones included) and HTTP/2.

@@ -47,6 +47,11 @@ impl Aggregate {
         }
     }
 
+    /// The last counters of each core, None for one that has not reported yet.
+    pub fn cores(&self) -> impl ExactSizeIterator<Item = Option<&CoreStats>> {
+        self.frames.iter().map(|frame| frame.as_ref().map(|frame| frame.stats()))
+    }
+
     /// The sums over all cores that have reported.
     pub fn totals(&mut self) -> &CoreStats {
         self.sum.clear();

@@ -34,6 +34,8 @@ pub(crate) struct H1Side {
     transport: Transport,
     limits: HeadLimits,
     input: Option<Buf>,
+    /// The last read filled its buffer: the message is long, and the next read takes a bulk buffer.
+    is_bulk: bool,
     progress: HeadProgress,
     decoder: BodyDecoder,
     output: Output,
@@ -50,6 +52,7 @@ impl H1Side {
             transport,
             limits,
             input: None,
+            is_bulk: false,
             progress: HeadProgress::default(),
             decoder: BodyDecoder::new(BodyLength::Empty, limits),
             output: Output::default(),
@@ -143,7 +146,8 @@ impl H1Side {
     fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<Result<usize, SideError>> {
         if self.input.is_none() {
             ready!(self.transport.poll_readable(cx));
-            self.input = Some(Buf::try_take().ok_or(SideError::OutOfBuffers)?);
+            let buf = if self.is_bulk { Buf::try_take_bulk() } else { Buf::try_take() };
+            self.input = Some(buf.ok_or(SideError::OutOfBuffers)?);
         }
         let Some(input) = &mut self.input else { return Poll::Ready(Err(SideError::OutOfBuffers)) };
         if input.spare_len() == 0 {
@@ -156,6 +160,9 @@ impl H1Side {
             *input = larger;
         }
         let result = self.transport.poll_read(cx, input);
+        if let Poll::Ready(Ok(_)) = result {
+            self.is_bulk = input.spare_len() == 0;
+        }
         self.drop_empty_input();
         result.map_err(SideError::from)
     }

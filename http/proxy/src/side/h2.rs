@@ -19,6 +19,7 @@ use http_wire::head::{BodyLength, Method, ResponseHead};
 use super::{BodyEvent, SideError};
 use crate::chunk::Chunk;
 use crate::convert::{self, H2ResponseMeta};
+use crate::h2io::FrameLedger;
 
 #[derive(Debug)]
 enum Sender {
@@ -41,6 +42,10 @@ pub(crate) struct H2Side {
     waiting: Option<(Chunk, StreamEnd)>,
     /// Body bytes still to send by the announced length.
     left_bytes: Option<u64>,
+    /// Where DATA sent to a client is noted.
+    ledger: FrameLedger,
+    /// The peer broke a rule of the stream, which made the h2 crate reset it.
+    has_provoked_reset: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +56,7 @@ enum StreamEnd {
 
 impl H2Side {
     /// A request that a client began.
-    pub(crate) fn downstream(receive: RecvStream, respond: SendResponse<Chunk>) -> Self {
+    pub(crate) fn downstream(receive: RecvStream, respond: SendResponse<Chunk>, ledger: FrameLedger) -> Self {
         let receive_ended = receive.is_end_stream();
         Self {
             receive: Some(receive),
@@ -60,6 +65,8 @@ impl H2Side {
             response: None,
             waiting: None,
             left_bytes: None,
+            ledger,
+            has_provoked_reset: false,
         }
     }
 
@@ -72,6 +79,8 @@ impl H2Side {
             response: Some(response),
             waiting: None,
             left_bytes: exact(body),
+            ledger: FrameLedger::default(),
+            has_provoked_reset: false,
         }
     }
 
@@ -121,7 +130,7 @@ impl H2Side {
             return Poll::Ready(Ok(BodyEvent::End(None)));
         }
         while let Some(data) = ready!(receive.poll_data(cx)) {
-            let data = data?;
+            let data = data.inspect_err(|error| self.has_provoked_reset |= error.is_reset() && error.is_library())?;
             receive.flow_control().release_capacity(data.len())?;
             if data.is_empty() {
                 continue;
@@ -133,7 +142,8 @@ impl H2Side {
             }
             return Poll::Ready(Ok(BodyEvent::Data(chunk)));
         }
-        let trailers = ready!(receive.poll_trailers(cx))?;
+        let trailers = ready!(receive.poll_trailers(cx))
+            .inspect_err(|error| self.has_provoked_reset |= error.is_reset() && error.is_library())?;
         self.receive_ended = true;
         Poll::Ready(Ok(BodyEvent::End(trailers.as_ref().map(convert::trailers_from_h2))))
     }
@@ -156,6 +166,7 @@ impl H2Side {
                 self.send_now(chunk, end)?;
             } else if capacity > 0 {
                 let part = chunk.split_to(capacity);
+                self.ledger.note_data_sent(part.len());
                 send.send_data(part, false)?;
                 send.reserve_capacity(chunk.len());
                 self.waiting = Some((chunk, end));
@@ -170,7 +181,7 @@ impl H2Side {
     fn why_closed(&mut self, cx: &mut Context<'_>) -> SideError {
         let Sender::Body(send) = &mut self.sender else { return SideError::Closed };
         match send.poll_reset(cx) {
-            Poll::Ready(Ok(reason)) => SideError::Cancelled(reason),
+            Poll::Ready(Ok(_)) => SideError::Cancelled,
             Poll::Ready(Err(error)) => error.into(),
             Poll::Pending => SideError::Closed,
         }
@@ -178,6 +189,7 @@ impl H2Side {
 
     fn send_now(&mut self, chunk: Chunk, end: StreamEnd) -> Result<(), SideError> {
         let Sender::Body(send) = &mut self.sender else { return Err(SideError::Closed) };
+        self.ledger.note_data_sent(chunk.len());
         send.send_data(chunk, end == StreamEnd::Here)?;
         if end == StreamEnd::Here {
             self.sender = Sender::Ended;
@@ -219,9 +231,8 @@ impl H2Side {
         let Sender::Body(send) = &mut self.sender else { return Ok(()) };
         match trailers.filter(|fields| !fields.is_empty()) {
             Some(fields) => {
-                let mut map = http::HeaderMap::new();
-                convert::fields_to_h2(&fields, &mut map).map_err(|_unfit| SideError::NotWritable)?;
-                send.send_trailers(map)?;
+                let trailers = convert::trailers_to_h2(&fields).map_err(|_unfit| SideError::NotWritable)?;
+                send.send_trailers(trailers)?;
             }
             None => send.send_data(Chunk::Shared(Bytes::new()), true)?,
         }
@@ -239,7 +250,17 @@ impl H2Side {
             Sender::Body(send) => send.poll_reset(cx),
             Sender::Ended => return Poll::Pending,
         };
+        // Who reset is not told; a peer that gives up says so with one of these codes.
+        if let Poll::Ready(Ok(reason)) = &reset {
+            let gives_up = matches!(*reason, Reason::NO_ERROR | Reason::CANCEL | Reason::REFUSED_STREAM);
+            self.has_provoked_reset |= !gives_up;
+        }
         reset.map(drop)
+    }
+
+    /// Whether the h2 crate had to reset the stream for what the peer did on it (CVE-2025-8671).
+    pub(crate) fn has_provoked_reset(&self) -> bool {
+        self.has_provoked_reset
     }
 
     /// Whether the incoming message has been received to its end.

@@ -9,6 +9,8 @@
 //! functions. `H1Side` is a whole connection, `H2Side` one stream of one.
 
 mod h1;
+#[cfg(test)]
+mod h1_tests;
 mod h2;
 mod output;
 
@@ -42,8 +44,8 @@ pub(crate) enum SideError {
     Truncated,
     /// The peer closed where a message was due.
     Closed,
-    /// The peer cancelled its stream (h2), with the error code.
-    Cancelled(::h2::Reason),
+    /// The peer cancelled its stream (h2).
+    Cancelled,
     /// The peer refused the stream without looking at it: safe to send again (RFC 9113 §8.7).
     Refused,
     /// The peer is going away and did not process the stream (RFC 9113 §6.8).
@@ -79,7 +81,9 @@ impl From<::h2::Error> for SideError {
         match error.reason() {
             Some(::h2::Reason::REFUSED_STREAM) => Self::Refused,
             Some(::h2::Reason::NO_ERROR) if error.is_go_away() && error.is_remote() => Self::GoneAway,
-            Some(reason) if error.is_reset() && error.is_remote() => Self::Cancelled(reason),
+            Some(_) if error.is_reset() && error.is_remote() => Self::Cancelled,
+            // The connection broke under the stream.
+            _ if error.is_io() => error.into_io().map_or(Self::Closed, Self::Io),
             _ => Self::H2(error),
         }
     }

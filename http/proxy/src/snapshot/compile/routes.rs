@@ -150,10 +150,11 @@ fn rule(
     Ok(RouteRule { path: conditions.path, headers: conditions.headers, query: conditions.query, route })
 }
 
-/// A route's name is its metric label, so one route configuration uses it once.
+/// A route's name is its metric label, so one virtual host uses it once. The same route may stand in several virtual
+/// hosts and is then counted as one.
 fn check_route_names(hosts: &[VirtualHostConfig]) -> Checked<()> {
-    let mut seen = rustc_hash::FxHashSet::default();
     for (host_at, host) in hosts.iter().enumerate() {
+        let mut seen = rustc_hash::FxHashSet::default();
         for (at, rule) in host.rules.iter().enumerate() {
             if !seen.insert(rule.route.name.as_str()) {
                 let fault: Checked<()> =

@@ -422,7 +422,7 @@ fn logs_have_targets_that_equal_listeners_share() {
     let mut resources = small();
     let logs = [
         file_log("/var/log/a.log", None),
-        file_log("/var/log/a.log", Some("%STATUS%")),
+        file_log("/var/log/a.log", Some("%status%")),
         log(to_any(&control_api::envoy::stream_log::StdoutAccessLog::default())),
         syslog("unix:/dev/log"),
         syslog("udp:192.0.2.1:514"),
@@ -448,7 +448,7 @@ fn logs_have_targets_that_equal_listeners_share() {
         stats.sinks(),
         [
             LogSink { target: file(), template: None },
-            LogSink { target: file(), template: Some("%STATUS%".to_owned()) },
+            LogSink { target: file(), template: Some("%status%".to_owned()) },
             LogSink { target: LogTarget::Stdout, template: None },
             LogSink { target: syslog(SyslogAddress::Unix("/dev/log".to_owned())), template: None },
             LogSink {

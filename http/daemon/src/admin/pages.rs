@@ -1,0 +1,223 @@
+//! The pages of the admin listener.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use core_runtime::mailbox::{SendError, mailbox};
+use http_proxy::core::Command;
+use http_proxy::survey::{ConnectionRow, EndpointRow, Survey, SurveyOf, SurveyRows};
+use http_wire::head::Version;
+use serde_json::{Value, json};
+
+use super::{Phase, Sources, lock};
+use crate::describe::Titles;
+use crate::dns::NameState;
+
+/// How long the cores may take to answer; one that does not is left out and named.
+const SURVEY_PATIENCE: Duration = Duration::from_secs(1);
+
+pub(super) struct Page {
+    pub(super) status: &'static str,
+    pub(super) content_type: &'static str,
+    pub(super) body: Vec<u8>,
+}
+
+impl Page {
+    pub(super) fn text(status: &'static str, body: &str) -> Self {
+        Self { status, content_type: "text/plain", body: body.as_bytes().to_vec() }
+    }
+
+    fn json(value: &Value) -> Self {
+        Self { status: "200 OK", content_type: "application/json", body: format!("{value}\n").into_bytes() }
+    }
+}
+
+pub(super) fn page(path: &str, sources: &Sources) -> Page {
+    match path {
+        "/metrics" => metrics(sources),
+        "/ready" => ready(sources),
+        "/config" => Page::json(&config(sources)),
+        "/connections" => Page::json(&connections(sources)),
+        "/clusters" => Page::json(&clusters(sources)),
+        "/generations" => Page::json(&generations(sources)),
+        _ => Page::text("404 Not Found", "/metrics /ready /config /connections /clusters /generations\n"),
+    }
+}
+
+fn metrics(sources: &Sources) -> Page {
+    let mut state = lock(&sources.state);
+    let state = &mut *state;
+    let mut body = Vec::with_capacity(64 * 1024);
+    state.aggregate.render(&state.names, &mut body);
+    state.facts.render(&mut body);
+    Page { status: "200 OK", content_type: "text/plain; version=0.0.4", body }
+}
+
+fn ready(sources: &Sources) -> Page {
+    match lock(&sources.state).phase {
+        Phase::Ready => Page::text("200 OK", "ready\n"),
+        Phase::Starting => Page::text("503 Service Unavailable", "starting\n"),
+        Phase::Draining => Page::text("503 Service Unavailable", "draining\n"),
+    }
+}
+
+fn config(sources: &Sources) -> Value {
+    let dns = match lock(&sources.resolver).as_ref().map(crate::dns::Handle::state) {
+        None => json!([]),
+        Some(Ok(names)) => names.iter().map(dns_name).collect(),
+        Some(Err(error)) => json!({ "error": error.to_string() }),
+    };
+    let mut config = lock(&sources.state).config.clone();
+    if let Some(config) = config.as_object_mut() {
+        config.insert("dns".to_owned(), dns);
+    }
+    config
+}
+
+fn dns_name(state: &NameState) -> Value {
+    json!({
+        "cluster": state.cluster,
+        "name": state.name,
+        "addresses": state.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "expires_in_s": state.expires_in.map(|time| time.as_secs()),
+        "stale": state.stale,
+        "last_error": state.last_error,
+    })
+}
+
+/// Asks every core and waits for the answers; the numbers of the cores that gave none.
+fn survey(sources: &Sources, what: SurveyOf) -> (Vec<Survey>, Vec<usize>) {
+    let count = sources.shards.len();
+    let mut answers = Vec::with_capacity(count);
+    // Without a descriptor for the answers no core has answered.
+    if let Ok((reply, inbox)) = mailbox::<Survey>(count.max(1)) {
+        for shard in &sources.shards {
+            match shard.send(Command::Survey { what, reply: reply.clone() }) {
+                Ok(()) | Err(SendError::Full(_) | SendError::Closed(_)) => {}
+            }
+        }
+        drop(reply);
+        let until = Instant::now() + SURVEY_PATIENCE;
+        while answers.len() < count
+            && let Ok(Some(answer)) = inbox.receive_timeout(until.saturating_duration_since(Instant::now()))
+        {
+            answers.push(answer);
+        }
+    }
+    answers.sort_unstable_by_key(|answer| answer.core);
+    let silent = (0..count).filter(|core| answers.iter().all(|answer| answer.core != *core)).collect();
+    (answers, silent)
+}
+
+fn connections(sources: &Sources) -> Value {
+    let (answers, silent) = survey(sources, SurveyOf::Connections);
+    let state = lock(&sources.state);
+    let mut rows = Vec::new();
+    let mut left_off = 0;
+    for answer in &answers {
+        left_off += answer.left_off;
+        if let SurveyRows::Connections(found) = &answer.rows {
+            rows.extend(found.iter().map(|row| connection(answer.core, row, &state.titles)));
+        }
+    }
+    let cores: Vec<_> = state
+        .aggregate
+        .cores()
+        .enumerate()
+        .map(|(core, stats)| {
+            let gauges = stats.map(|stats| stats.gauges).unwrap_or_default();
+            json!({
+                "core": core,
+                "connections": gauges.connections,
+                "requests": gauges.requests,
+                "upstream_connections": gauges.upstream_connections,
+            })
+        })
+        .collect();
+    json!({ "cores": cores, "connections": rows, "left_off": left_off, "silent_cores": silent })
+}
+
+fn connection(core: usize, row: &ConnectionRow, titles: &Titles) -> Value {
+    json!({
+        "core": core,
+        "listener": titles.listeners.get(&row.listener.0),
+        "client": row.peer.to_string(),
+        "protocol": match row.protocol {
+            None => "new",
+            Some(Version::Http2) => "h2",
+            Some(Version::Http10 | Version::Http11) => "h1",
+        },
+        "age_ms": u64::try_from(row.age.as_millis()).unwrap_or(u64::MAX),
+        "requests": row.requests,
+        "in_flight": row.in_flight,
+    })
+}
+
+/// What all cores together have of one endpoint.
+#[derive(Default)]
+struct Sum {
+    hostname: Option<String>,
+    in_flight: u64,
+    connections_h1: usize,
+    connections_h2: usize,
+    cores: usize,
+    cores_available: usize,
+}
+
+fn clusters(sources: &Sources) -> Value {
+    let (answers, silent) = survey(sources, SurveyOf::Endpoints);
+    let mut left_off = 0;
+    let mut sums: BTreeMap<(u32, String), Sum> = BTreeMap::new();
+    for answer in &answers {
+        left_off += answer.left_off;
+        if let SurveyRows::Endpoints(rows) = &answer.rows {
+            rows.iter().for_each(|row| add(&mut sums, row));
+        }
+    }
+    let state = lock(&sources.state);
+    let mut clusters: BTreeMap<u32, Vec<Value>> = BTreeMap::new();
+    for ((cluster, address), sum) in sums {
+        clusters.entry(cluster).or_default().push(json!({
+            "address": address,
+            "hostname": sum.hostname,
+            "in_flight": sum.in_flight,
+            "connections_h1": sum.connections_h1,
+            "connections_h2": sum.connections_h2,
+            "cores": sum.cores,
+            "cores_available": sum.cores_available,
+        }));
+    }
+    let clusters: Vec<_> = clusters
+        .into_iter()
+        .map(|(cluster, endpoints)| json!({ "name": state.titles.clusters.get(&cluster), "endpoints": endpoints }))
+        .collect();
+    json!({ "clusters": clusters, "left_off": left_off, "silent_cores": silent })
+}
+
+fn add(sums: &mut BTreeMap<(u32, String), Sum>, row: &EndpointRow) {
+    let sum = sums.entry((row.cluster.0, row.address.to_string())).or_default();
+    sum.hostname.clone_from(&row.hostname);
+    sum.in_flight += u64::from(row.in_flight);
+    sum.connections_h1 += row.connections_h1;
+    sum.connections_h2 += row.connections_h2;
+    sum.cores += 1;
+    sum.cores_available += usize::from(row.is_available);
+}
+
+fn generations(sources: &Sources) -> Value {
+    let (answers, silent) = survey(sources, SurveyOf::Generations);
+    let cores: Vec<_> = answers
+        .iter()
+        .map(|answer| {
+            let rows: &[_] = match &answer.rows {
+                SurveyRows::Generations(rows) => rows,
+                SurveyRows::Connections(_) | SurveyRows::Endpoints(_) => &[],
+            };
+            let rows = rows.iter().map(|row| {
+                json!({ "version": row.version, "holders": row.holders, "current": row.is_current })
+            });
+            json!({ "core": answer.core, "generations": rows.collect::<Vec<_>>() })
+        })
+        .collect();
+    json!({ "cores": cores, "silent_cores": silent })
+}

@@ -1,0 +1,139 @@
+//! What the process itself keeps of a snapshot once the shards have it: listeners to bind, names of series, DNS
+//! names to resolve, and the dump of the admin listener. Nothing secret is among it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use http_proxy::record::Names;
+use http_proxy::snapshot::{DnsTarget, ListenerConfig, Snapshot, StatId, Steering, TicketSource};
+use serde_json::{Value, json};
+
+use crate::oplog;
+
+/// A listener as the sockets see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) stat: StatId,
+    pub(crate) name: String,
+    pub(crate) address: SocketAddr,
+    pub(crate) steer_by_cpu: bool,
+}
+
+/// Names by number, for pages that are not metrics.
+#[derive(Debug, Default)]
+pub(crate) struct Titles {
+    pub(crate) listeners: BTreeMap<u32, String>,
+    pub(crate) clusters: BTreeMap<u32, String>,
+}
+
+/// One config version, described.
+#[derive(Debug)]
+pub(crate) struct Description {
+    pub(crate) version: String,
+    pub(crate) listeners: Vec<Wanted>,
+    pub(crate) names: Names,
+    pub(crate) titles: Titles,
+    /// By cluster.
+    pub(crate) dns: Vec<(String, Vec<DnsTarget>)>,
+    pub(crate) dump: Value,
+}
+
+impl Description {
+    pub(crate) fn of(snapshot: &Snapshot, digest: &str) -> Self {
+        let listeners = snapshot.listeners.iter().map(|listener| Wanted {
+            stat: listener.stat,
+            name: listener.name.clone(),
+            address: listener.address,
+            steer_by_cpu: listener.steering == Steering::IncomingCpu,
+        });
+        let with_names = snapshot.clusters.iter().filter(|cluster| !cluster.dns.is_empty());
+        Self {
+            version: snapshot.version.clone(),
+            listeners: listeners.collect(),
+            names: names(snapshot),
+            titles: Titles {
+                listeners: snapshot.listeners.iter().map(|one| (one.stat.0, one.name.clone())).collect(),
+                clusters: snapshot.clusters.iter().map(|one| (one.stat.0, one.name.clone())).collect(),
+            },
+            dns: with_names.map(|cluster| (cluster.name.clone(), cluster.dns.clone())).collect(),
+            dump: dump(snapshot, digest),
+        }
+    }
+}
+
+/// Only what the config names now: series of what has gone are not shown any more (C44).
+fn names(snapshot: &Snapshot) -> Names {
+    let mut names = Names::default();
+    for listener in &snapshot.listeners {
+        names.set_listener(listener.stat, &listener.name);
+        listener.routes.routes().for_each(|route| names.set_route(route.stat, &route.name));
+    }
+    for cluster in &snapshot.clusters {
+        names.set_cluster(cluster.stat, &cluster.name);
+        for endpoint in &cluster.endpoints {
+            names.set_endpoint(endpoint.stat, &cluster.name, &endpoint.address.to_string());
+        }
+        for target in &cluster.dns {
+            names.set_endpoint(target.stat, &cluster.name, &format!("{}:{}", target.name, target.port));
+        }
+    }
+    names
+}
+
+fn dump(snapshot: &Snapshot, digest: &str) -> Value {
+    let listeners: Vec<_> = snapshot.listeners.iter().map(dump_listener).collect();
+    let clusters = snapshot.clusters.iter().map(|cluster| {
+        json!({
+            "name": cluster.name,
+            "protocol": format!("{:?}", cluster.protocol).to_ascii_lowercase(),
+            "tls": cluster.tls.is_some(),
+            "connect_timeout_ms": cluster.connect_timeout.as_millis(),
+            "endpoints": cluster.endpoints.iter().map(|endpoint| json!({
+                "address": endpoint.address.to_string(),
+                "weight": endpoint.weight,
+            })).collect::<Vec<_>>(),
+            "names": cluster.dns.iter().map(|target| json!({
+                "name": target.name,
+                "port": target.port,
+                "weight": target.weight,
+            })).collect::<Vec<_>>(),
+        })
+    });
+    json!({
+        "version": snapshot.version,
+        "digest": digest,
+        "listeners": listeners,
+        "clusters": clusters.collect::<Vec<_>>(),
+    })
+}
+
+fn dump_listener(listener: &ListenerConfig) -> Value {
+    let tickets = match listener.tickets {
+        TicketSource::Off => "off",
+        TicketSource::Resources => "config",
+        TicketSource::Process => "process",
+    };
+    json!({
+        "name": listener.name,
+        "address": listener.address.to_string(),
+        "steering": match listener.steering {
+            Steering::KernelHash => "kernel",
+            Steering::IncomingCpu => "cpu",
+            Steering::LeastLoaded => "least_loaded",
+        },
+        "tls": listener.tls.as_ref().map(|context| json!({ "names": context.name_count(), "tickets": tickets })),
+        "proxy_protocol": listener.proxy_protocol.is_some(),
+        "connections_max": listener.connections_max,
+        "access_log": listener.access_log.is_some(),
+        "routes": listener.routes.routes().map(|route| route.name.as_str()).collect::<Vec<_>>(),
+    })
+}
+
+/// Tells the operator what is odd about the certificates of a config.
+pub(crate) fn log_warnings(snapshot: &Snapshot) {
+    for listener in &snapshot.listeners {
+        for warning in listener.tls.iter().flat_map(tls::ServerContext::warnings) {
+            oplog::warn(&format!("listener {:?}: {warning}", listener.name));
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What the main thread waits for, and the threads that tell it.
+
+use std::io;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use core_runtime::shard::DriverKind;
+use http_proxy::survey::Left;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+
+use crate::oplog;
+use crate::restart::{self, Bequest};
+
+/// Events that wait; who tells of one more waits, too.
+pub(crate) const EVENTS_MAX: usize = 64;
+/// How long a successor may take to start before the old process goes on without it.
+const SUCCESSOR_PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// One of the signals of [`watch_signals`].
+    Signal(i32),
+    /// The config directory has changed and come to rest.
+    ConfigChanged,
+    /// Addresses of DNS names wait to be passed on.
+    Resolved,
+    /// A successor wants what this process holds.
+    Successor(SyncSender<Bequest>),
+    SuccessorReady,
+    ShardStarted(usize, DriverKind),
+    /// A shard's thread has ended, with what it cut.
+    ShardEnded(usize, io::Result<Left>),
+}
+
+/// Turns signals into events.
+///
+/// # Errors
+/// When the handlers or the thread cannot be set up.
+pub(crate) fn watch_signals(events: SyncSender<Event>) -> io::Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])?;
+    let forward = move || {
+        for signal in signals.forever() {
+            if events.send(Event::Signal(signal)).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(forward).map(drop)
+}
+
+/// Serves successors, one at a time: each gets what the main thread gives, and then says that it serves.
+///
+/// # Errors
+/// When the thread cannot be started.
+pub(crate) fn watch_successors(listener: UnixListener, events: SyncSender<Event>) -> io::Result<()> {
+    let watch = move || {
+        loop {
+            let Ok((stream, _)) = listener.accept() else {
+                // Out of descriptors, most likely: the next one may have more luck.
+                std::thread::park_timeout(Duration::from_millis(100));
+                continue;
+            };
+            match serve_successor(&stream, &events) {
+                Ok(()) => {
+                    if events.send(Event::SuccessorReady).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => oplog::warn(&format!("a successor did not come up, this process goes on: {error}")),
+            }
+        }
+    };
+    std::thread::Builder::new().name("successor".to_owned()).spawn(watch).map(drop)
+}
+
+fn serve_successor(stream: &UnixStream, events: &SyncSender<Event>) -> io::Result<()> {
+    restart::check_successor(stream)?;
+    let (give, take) = sync_channel(1);
+    events.send(Event::Successor(give)).map_err(io::Error::other)?;
+    let bequest = take.recv().map_err(io::Error::other)?;
+    oplog::info(&format!("handing {} listening sockets to a successor", bequest.sockets.len()));
+    restart::hand_over(stream, &bequest)?;
+    // The successor has its own descriptors now; these must not keep the sockets open.
+    drop(bequest);
+    restart::wait_until_ready(stream, SUCCESSOR_PATIENCE)
+}

@@ -1,0 +1,49 @@
+//! Every directory under docs/examples, as it is written there, is served by the product.
+
+use std::path::Path;
+use std::process::Command;
+
+use tests::dir::TempDir;
+
+use crate::{compiled, examples_dir};
+
+/// A copy of an example, with the certificates that its own script makes.
+pub(crate) fn prepared(example: &Path) -> TempDir {
+    let dir = TempDir::new("example");
+    copy(example, dir.path());
+    let script = dir.path().join("make-certs.sh");
+    if script.is_file() {
+        let made = Command::new("sh").arg(&script).output().expect("a shell");
+        assert!(made.status.success(), "{}: {}", script.display(), String::from_utf8_lossy(&made.stderr));
+    }
+    dir
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("a writable folder");
+    for entry in std::fs::read_dir(from).expect("a readable folder") {
+        let path = entry.expect("a readable entry").path();
+        let target = to.join(path.file_name().expect("entries have names"));
+        // Certificates that somebody made in the work tree are not part of the example.
+        if path.is_dir() && !path.ends_with("tls") {
+            copy(&path, &target);
+        } else if path.is_file() {
+            std::fs::copy(&path, &target).expect("a copy");
+        }
+    }
+}
+
+#[test]
+fn every_example_compiles() {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(examples_dir()).expect("docs/examples") {
+        let path = entry.expect("a readable entry").path();
+        if path.is_dir() {
+            let snapshot = compiled(prepared(&path).path());
+            assert!(!snapshot.listeners.is_empty(), "{}", path.display());
+            names.push(path.file_name().expect("a name").to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    assert_eq!(names, ["gateway", "minimal"], "the examples that the docs speak of");
+}
