@@ -108,7 +108,9 @@ fn parse_from(mut parser: lexopt::Parser) -> Result<Request, UsageError> {
                 options.ticket_rotation = Duration::from_secs(seconds);
             }
             Long("check") => options.check = true,
-            Long("version") => return Ok(Request::Print(format!("shard-proxy {}\n", env!("CARGO_PKG_VERSION")))),
+            Long("version") => {
+                return Ok(Request::Print(format!("shard-proxy {}\n", env!("CARGO_PKG_VERSION"))));
+            }
             Long("help") | Short('h') => return Ok(Request::Print(HELP.to_owned())),
             other => return Err(other.unexpected().into()),
         }

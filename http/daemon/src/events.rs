@@ -67,7 +67,9 @@ pub(crate) fn watch_successors(listener: UnixListener, events: SyncSender<Event>
                         return;
                     }
                 }
-                Err(error) => oplog::warn(&format!("a successor did not come up, this process goes on: {error}")),
+                Err(error) => {
+                    oplog::warn(&format!("a successor did not come up, this process goes on: {error}"))
+                }
             }
         }
     };

@@ -185,7 +185,10 @@ impl Sockets {
     /// # Errors
     /// When descriptors have run out.
     pub(crate) fn duplicate(&self) -> io::Result<Vec<(String, usize, ListeningSocket)>> {
-        let all = self.groups.iter().flat_map(|group| group.sockets.iter().map(move |(number, socket)| (group, number, socket)));
+        let all = self
+            .groups
+            .iter()
+            .flat_map(|group| group.sockets.iter().map(move |(number, socket)| (group, number, socket)));
         all.map(|(group, number, socket)| Ok((group.name.clone(), *number, socket.try_clone()?))).collect()
     }
 
@@ -250,7 +253,9 @@ impl Group {
         if let Some(socket) = self.sockets.values().next() {
             match socket.set_steer_by_cpu(by_cpu) {
                 Ok(()) => self.steers_by_cpu = Some(by_cpu),
-                Err(error) => oplog::warn(&format!("listener {:?}: steering cannot be set: {error}", self.name)),
+                Err(error) => {
+                    oplog::warn(&format!("listener {:?}: steering cannot be set: {error}", self.name))
+                }
             }
         }
     }
@@ -301,7 +306,8 @@ mod tests {
         let address = sockets.address(StatId(1)).expect("bound");
         assert!(open.iter().all(|opening| opening.socket.addr() == address), "one port for all");
         for again in [any(), address] {
-            let (close, open, _) = sockets.plan(&[wanted(1, "a", again)], 3).expect("nothing to bind").parts();
+            let (close, open, _) =
+                sockets.plan(&[wanted(1, "a", again)], 3).expect("nothing to bind").parts();
             assert_eq!((close.len(), open.len()), (0, 0));
         }
     }
@@ -386,7 +392,8 @@ mod tests {
     #[test]
     fn specific_and_wildcard_addresses_of_one_config_do_not_block_each_other() {
         let mut sockets = Sockets::default();
-        let plan = sockets.plan(&[wanted(1, "all", SocketAddr::from(([0, 0, 0, 0], 0)))], 1).expect("free ports");
+        let plan =
+            sockets.plan(&[wanted(1, "all", SocketAddr::from(([0, 0, 0, 0], 0)))], 1).expect("free ports");
         commit(&mut sockets, plan);
         let wide = sockets.address(StatId(1)).expect("bound");
         let narrow = SocketAddr::from(([127, 0, 0, 1], wide.port()));

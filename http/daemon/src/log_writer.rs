@@ -62,7 +62,9 @@ pub(crate) fn start() -> io::Result<(Sender<LogBatch>, LogWriter)> {
     let shared = Arc::new(Shared::default());
     let (living, alive) = sync_channel(1);
     let theirs = Arc::clone(&shared);
-    std::thread::Builder::new().name("log-writer".to_owned()).spawn(move || write_all(&inbox, &theirs, living))?;
+    std::thread::Builder::new()
+        .name("log-writer".to_owned())
+        .spawn(move || write_all(&inbox, &theirs, living))?;
     let writer = LogWriter { wake: batches.clone(), shared, alive };
     Ok((batches, writer))
 }
@@ -265,13 +267,13 @@ fn each_line(
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    fn file_sink(path: &PathBuf) -> LogSink {
+    fn file_sink(path: &Path) -> LogSink {
         LogSink { target: LogTarget::File(path.display().to_string()), template: None }
     }
 
@@ -302,7 +304,7 @@ mod tests {
     #[test]
     fn rows_that_no_target_takes_are_counted() {
         let (batches, writer) = start().expect("a thread");
-        writer.set_sinks(&[file_sink(&PathBuf::from("/nonexistent/access.log"))]);
+        writer.set_sinks(&[file_sink(Path::new("/nonexistent/access.log"))]);
         batches.send(batch(0, "a\nb\n")).expect("room");
         batches.send(batch(7, "no such sink\n")).expect("room");
         let shared = Arc::clone(&writer.shared);

@@ -3,7 +3,7 @@
 //! ```text
 //!   Ready ──SIGTERM, SIGINT, successor ready──► Draining ──all shards ended──► exit 0, or 3 when something was cut
 //!     │ ▲                                           │ second signal: cut now
-//!     └─┘ SIGHUP, config changed: reload (reload.rs)└──► 
+//!     └─┘ SIGHUP, config changed: reload (reload.rs)└──►
 //! ```
 //! Reloads are coalesced: a burst of signals is one reload, and two are [`RELOAD_INTERVAL_MIN`] apart. A shard that
 //! ends by itself leaves its sockets to another one, because the kernel goes on filling their queues.
@@ -122,7 +122,10 @@ impl Process {
     }
 
     /// Starts the admin listener, if there is one.
-    pub(crate) fn start_admin(&mut self, inherited: Option<(String, std::os::fd::OwnedFd)>) -> Result<(), StartError> {
+    pub(crate) fn start_admin(
+        &mut self,
+        inherited: Option<(String, std::os::fd::OwnedFd)>,
+    ) -> Result<(), StartError> {
         let Some(address) = &self.options.admin else { return Ok(()) };
         let sources = Sources {
             state: Arc::clone(&self.state),
@@ -306,7 +309,8 @@ impl Process {
         admin::lock(&self.state).phase = Phase::Draining;
         oplog::info(&format!("draining: {why}"));
         // C29: nothing is looked up for a process that ends.
-        if let Some(resolver) = admin::lock(&self.resolver).take() {
+        let resolver = admin::lock(&self.resolver).take();
+        if let Some(resolver) = resolver {
             resolver.stop();
         }
         // The shards' descriptors are the last ones now: a socket goes with its shard's last accept, so that nobody
@@ -332,7 +336,9 @@ impl Process {
         oplog::error(&format!("shard {heir} takes over the listening sockets of shard {shard}"));
         match self.sockets.of_shard(shard, self.shards.count(), heir) {
             Ok(open) => self.listen(open),
-            Err(error) => oplog::error(&format!("listening sockets of shard {shard} are not served: {error}")),
+            Err(error) => {
+                oplog::error(&format!("listening sockets of shard {shard} are not served: {error}"))
+            }
         }
     }
 

@@ -83,13 +83,16 @@ impl Process {
             let state = admin::lock(&self.state);
             let mut cores = state.aggregate.cores();
             cores.all(|stats| {
-                stats.is_some_and(|stats| stats.gauges.snapshots == 1 && stats.counters.snapshots_applied == applied)
+                stats.is_some_and(|stats| {
+                    stats.gauges.snapshots == 1 && stats.counters.snapshots_applied == applied
+                })
             })
         };
         if !only_current || !std::mem::take(&mut self.may_retire) {
             return;
         }
-        let retired: Vec<_> = self.registry.retire_unused().into_iter().map(|(family, id)| (table(family), id)).collect();
+        let retired: Vec<_> =
+            self.registry.retire_unused().into_iter().map(|(family, id)| (table(family), id)).collect();
         if !retired.is_empty() {
             self.shards.tell_all(|| Command::Forget(retired.clone()));
         }

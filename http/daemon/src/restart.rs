@@ -145,7 +145,9 @@ pub(crate) fn wait_until_ready(stream: &UnixStream, patience: Duration) -> io::R
     stream.set_read_timeout(Some(patience))?;
     match handover::receive(stream)? {
         (text, _) if text == "ready" => Ok(()),
-        (other, _) => Err(io::Error::new(io::ErrorKind::InvalidData, format!("unexpected message {other:?}"))),
+        (other, _) => {
+            Err(io::Error::new(io::ErrorKind::InvalidData, format!("unexpected message {other:?}")))
+        }
     }
 }
 
@@ -180,7 +182,8 @@ mod tests {
             wait_until_ready(&stream, Duration::from_secs(10)).expect("it is ready");
         });
         let (bequest, predecessor) = take_over(&path).expect("it hands over").expect("it is there");
-        let names: Vec<_> = bequest.sockets.iter().map(|(name, number, socket)| (name, number, socket.addr())).collect();
+        let names: Vec<_> =
+            bequest.sockets.iter().map(|(name, number, socket)| (name, number, socket.addr())).collect();
         for (at, address) in addresses.iter().enumerate() {
             assert_eq!(names.get(at), Some(&(&format!("name with blanks {at}"), &at, *address)));
         }

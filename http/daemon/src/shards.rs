@@ -82,7 +82,9 @@ impl Shards {
         let queues: io::Result<Vec<_>> = (0..count).map(|_| mailbox(COMMANDS_MAX)).collect();
         let (senders, mailboxes): (Vec<_>, Vec<_>) = queues.map_err(failed)?.into_iter().unzip();
         let accept = AcceptContext { board: LoadBoard::new(count), shards: senders.clone() };
-        for (index, ((snapshot, frames), mailbox)) in snapshots.into_iter().zip(sources).zip(mailboxes).enumerate() {
+        for (index, ((snapshot, frames), mailbox)) in
+            snapshots.into_iter().zip(sources).zip(mailboxes).enumerate()
+        {
             let (left, rest) = sync_channel(1);
             let seed = Seed {
                 index,
@@ -123,7 +125,9 @@ impl Shards {
                 Ok(Event::ShardStarted(index, kind)) => {
                     kinds.iter_mut().skip(index).take(1).for_each(|place| *place = Some(kind.clone()));
                 }
-                Ok(Event::ShardEnded(_, Err(error))) => return Err(StartError::System("starting a shard", error)),
+                Ok(Event::ShardEnded(_, Err(error))) => {
+                    return Err(StartError::System("starting a shard", error));
+                }
                 Ok(Event::ShardEnded(index, Ok(_))) => {
                     let error = io::Error::other(format!("shard {index} ended at once"));
                     return Err(StartError::System("starting a shard", error));
@@ -146,7 +150,9 @@ impl Shards {
     /// A running shard after `shard`, to take over from it.
     pub(crate) fn heir(&self, shard: usize) -> Option<usize> {
         let count = self.count();
-        (1..count).map(|step| (shard + step) % count).find(|at| self.links.get(*at).is_some_and(|link| link.is_running))
+        (1..count)
+            .map(|step| (shard + step) % count)
+            .find(|at| self.links.get(*at).is_some_and(|link| link.is_running))
     }
 
     pub(crate) fn has_ended(&mut self, shard: usize) {
@@ -229,7 +235,8 @@ fn watch(
     events: SyncSender<Event>,
 ) -> io::Result<()> {
     let wait = move || {
-        let result = thread.join().unwrap_or_else(|_panic| Err(io::Error::other("the shard's thread panicked")));
+        let result =
+            thread.join().unwrap_or_else(|_panic| Err(io::Error::other("the shard's thread panicked")));
         let result = result.and_then(|()| left.try_recv().map_err(io::Error::other));
         // The main thread may have ended its loop already.
         match events.send(Event::ShardEnded(index, result)) {

@@ -112,7 +112,8 @@ fn serve(
         config: serde_json::Value::Null,
         facts: Facts::new(drivers),
     }));
-    aggregator::start(sink, Arc::clone(&state)).map_err(|e| StartError::System("starting the aggregator", e))?;
+    aggregator::start(sink, Arc::clone(&state))
+        .map_err(|e| StartError::System("starting the aggregator", e))?;
     let sockets = Sockets::inherited(bequest.sockets);
     let plan = plan_patiently(&sockets, &description, shards.count()).map_err(|error| {
         StartError::Bind(BindError { place: place_of(&sources, &error.listener), ..error })

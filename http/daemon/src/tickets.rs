@@ -39,7 +39,11 @@ impl Tickets {
     /// Two keys of one name: not unless randomness repeats itself.
     pub(crate) fn keys(&self) -> Result<TicketKeys, TicketKeyError> {
         let key = |bytes: &SecretBytes| TicketKey::from_bytes(bytes.as_slice());
-        TicketKeys::new(Some(key(&self.next)?), key(&self.current)?, self.previous.as_ref().map(key).transpose()?)
+        TicketKeys::new(
+            Some(key(&self.next)?),
+            key(&self.current)?,
+            self.previous.as_ref().map(key).transpose()?,
+        )
     }
 
     /// When the next rotation is due.
@@ -181,7 +185,10 @@ mod tests {
             format!("{text} {}", "zz".repeat(KEY_BYTES)),
             "tickets 5".to_owned(),
         ] {
-            assert!(Tickets::inherited(&SecretBytes::from_slice(bad.as_bytes()), PERIOD, now).is_none(), "{bad}");
+            assert!(
+                Tickets::inherited(&SecretBytes::from_slice(bad.as_bytes()), PERIOD, now).is_none(),
+                "{bad}"
+            );
         }
         assert!(Tickets::inherited(&good, PERIOD, now).is_some());
         assert!(is_bequest(&text) && !is_bequest("end") && !is_bequest("0 tickets"));

@@ -55,7 +55,7 @@ pub(crate) async fn pair() -> (TcpStream, TcpStream) {
 }
 
 /// An h1 side, and the raw other end of its connection.
-pub(crate) async fn h1_side() -> (H1Side, TcpStream) {
+pub(crate) async fn h1_side() -> (Box<H1Side>, TcpStream) {
     let (here, there) = pair().await;
     (H1Side::new(Transport::Plain(here), HeadLimits::default()), there)
 }

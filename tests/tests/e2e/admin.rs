@@ -107,7 +107,8 @@ fn c43_generations_go_when_nobody_holds_them() {
     let _seen = origin.wait_request(1);
     let first = proxy.version();
     for round in 0..5 {
-        proxy.reload(config.clone().and_route(Route::prefix("turn", "/turn").direct(200, &round.to_string())));
+        proxy
+            .reload(config.clone().and_route(Route::prefix("turn", "/turn").direct(200, &round.to_string())));
     }
     let generations = || {
         let page = proxy.admin("/generations").json();
@@ -116,7 +117,8 @@ fn c43_generations_go_when_nobody_holds_them() {
     // The request in flight keeps its own; those between have gone, though their cluster was not used again.
     wait_until("two generations are left", PATIENCE, || generations().len() == 2);
     let rows = generations();
-    let old = rows.iter().find(|row| row["version"] == first.as_str()).expect("held by the request in flight");
+    let old =
+        rows.iter().find(|row| row["version"] == first.as_str()).expect("held by the request in flight");
     assert_eq!((old["current"].as_bool(), old["holders"].as_u64() > Some(0)), (Some(false), true));
     assert!(rows.iter().any(|row| row["version"] == proxy.version().as_str() && row["current"] == true));
     proxy.wait_metrics("the gauge says so, too", |metrics| {
@@ -142,10 +144,13 @@ fn process_metrics_are_there_and_make_sense() {
     ] {
         assert!(metrics.sum(name, &[]) >= least, "{name}: {}", metrics.sum(name, &[]));
     }
-    for name in ["shard_reloads_total", "shard_series_overflow_total", "shard_secrets_locked", "shard_uptime_seconds"] {
+    for name in
+        ["shard_reloads_total", "shard_series_overflow_total", "shard_secrets_locked", "shard_uptime_seconds"]
+    {
         assert!(metrics.series(name, &[]) > 0, "{name}");
     }
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs_f64();
+    let now =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970").as_secs_f64();
     let started = metrics.sum("process_start_time_seconds", &[]);
     assert!((started - now).abs() < 120.0, "{started} at {now}");
     assert!(metrics.series("shard_config_info", &[("version", &proxy.version())]) == 1);
@@ -176,11 +181,16 @@ fn the_unix_socket_is_private_stale_files_go_and_live_ones_stay() {
         Some(answer)
     };
     let mut first = start("first");
-    wait_until("it is ready", PATIENCE, || ask("/ready").is_some_and(|answer| answer.starts_with("HTTP/1.1 200")));
+    wait_until("it is ready", PATIENCE, || {
+        ask("/ready").is_some_and(|answer| answer.starts_with("HTTP/1.1 200"))
+    });
     assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
     let mut second = start("second");
     assert_eq!(second.wait(PATIENCE).code(), Some(69), "{}", second.log());
-    assert!(ask("/ready").is_some_and(|answer| answer.starts_with("HTTP/1.1 200")), "the live one keeps its socket");
+    assert!(
+        ask("/ready").is_some_and(|answer| answer.starts_with("HTTP/1.1 200")),
+        "the live one keeps its socket"
+    );
     first.signal(Signal::TERM);
     assert!(first.wait(PATIENCE).success());
     assert!(!path.exists(), "a clean end leaves no file");
@@ -202,7 +212,8 @@ fn slow_and_silent_clients_do_not_keep_others_out() {
 fn only_get_is_answered() {
     let (_origin, proxy) = crate::echo_behind_proxy();
     let admin = proxy.config().admin;
-    let response = tests::client::once(admin, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+    let response =
+        tests::client::once(admin, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(response.status, 405);
     let text = proxy.admin("/other").text();
     for page in ["/metrics", "/ready", "/config", "/connections", "/clusters", "/generations"] {

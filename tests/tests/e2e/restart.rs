@@ -135,10 +135,16 @@ fn a_successor_with_a_bad_config_leaves_the_old_process_serving() {
     proxy.write_config(&config);
     let other = tests::port::free_port();
     let holder = std::net::TcpListener::bind(("127.0.0.1", other)).expect("a free port");
-    proxy.write_config(&config.clone().and_listener(tests::Listener { port: other, ..tests::Listener::new("taken") }));
+    proxy.write_config(
+        &config.clone().and_listener(tests::Listener { port: other, ..tests::Listener::new("taken") }),
+    );
     let mut successor = proxy.start_beside("no-address", &[]);
     assert_eq!(successor.wait(PATIENCE).code(), Some(69), "{}", successor.log());
-    assert!(successor.log().contains("\"taken\"") && successor.log().contains("listeners.yaml"), "{}", successor.log());
+    assert!(
+        successor.log().contains("\"taken\"") && successor.log().contains("listeners.yaml"),
+        "{}",
+        successor.log()
+    );
     drop(holder);
     let before = load.served();
     wait_until("the old process serves", PATIENCE, || load.served() > before + 50);

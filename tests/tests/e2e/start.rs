@@ -35,7 +35,9 @@ fn an_address_in_use_names_listener_address_and_place() {
     let _holder = TcpListener::bind(address).expect("a free port");
     let (code, log) = run(&config, &["--shards", "1"]);
     assert_eq!(code, Some(69), "{log}");
-    for part in ["\"main\"", &format!("127.0.0.1:{}", address.1), "another process listens there", "listeners.yaml:"] {
+    for part in
+        ["\"main\"", &format!("127.0.0.1:{}", address.1), "another process listens there", "listeners.yaml:"]
+    {
         assert!(log.contains(part), "{part} is missing in {log}");
     }
 }

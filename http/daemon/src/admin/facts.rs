@@ -45,30 +45,76 @@ impl Facts {
     /// Appends all of them.
     pub(crate) fn render(&self, out: &mut Vec<u8>) {
         let mut page = Page { text: String::new() };
-        page.one("shard_build_info", "gauge", "Always 1.", format_args!("{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")));
-        page.one("shard_config_info", "gauge", "Always 1; the config version in force.", format_args!("{{version=\"{}\"}} 1", Escaped(&self.version)));
+        page.one(
+            "shard_build_info",
+            "gauge",
+            "Always 1.",
+            format_args!("{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION")),
+        );
+        page.one(
+            "shard_config_info",
+            "gauge",
+            "Always 1; the config version in force.",
+            format_args!("{{version=\"{}\"}} 1", Escaped(&self.version)),
+        );
         page.head("shard_reloads_total", "counter", "Configs loaded after the start, by result.");
         page.line(format_args!("shard_reloads_total{{result=\"applied\"}} {}", self.reloads_applied));
         page.line(format_args!("shard_reloads_total{{result=\"refused\"}} {}", self.reloads_refused));
         page.value("shard_shards", "gauge", "Shards that were started.", self.drivers.len());
         page.value("shard_shards_running", "gauge", "Shards that run.", self.shards_running);
-        page.head("shard_core_driver_info", "gauge", "Always 1; how a core waits for the kernel, and why not by a ring.");
+        page.head(
+            "shard_core_driver_info",
+            "gauge",
+            "Always 1; how a core waits for the kernel, and why not by a ring.",
+        );
         for (core, driver) in self.drivers.iter().enumerate() {
             let (driver, reason) = match driver {
                 DriverKind::Ring => ("ring", ""),
                 DriverKind::Epoll { reason } => ("epoll", reason.as_str()),
             };
-            page.line(format_args!("shard_core_driver_info{{core=\"{core}\",driver=\"{driver}\",reason=\"{}\"}} 1", Escaped(reason)));
+            page.line(format_args!(
+                "shard_core_driver_info{{core=\"{core}\",driver=\"{driver}\",reason=\"{}\"}} 1",
+                Escaped(reason)
+            ));
         }
-        page.head("shard_series_overflow_total", "counter", "Names that found their table of series full and count under _overflow.");
+        page.head(
+            "shard_series_overflow_total",
+            "counter",
+            "Names that found their table of series full and count under _overflow.",
+        );
         for (family, count) in &self.series_overflow {
             page.line(format_args!("shard_series_overflow_total{{table=\"{family}\"}} {count}"));
         }
-        page.value("shard_log_rows_lost_total", "counter", "Access log rows that their target did not take.", self.log_rows_lost);
-        page.value("shard_ticket_rotations_total", "counter", "Replacements of the process's session ticket keys.", self.ticket_rotations);
-        page.value("shard_secrets_locked", "gauge", "1 when pages of keys are locked in memory, 0 when the system refused.", u8::from(self.secrets_locked));
-        page.value("shard_uptime_seconds", "gauge", "Time since the start.", self.started.elapsed().as_secs());
-        page.value("process_start_time_seconds", "gauge", "Start of the process, Unix time.", self.started_unix.as_secs());
+        page.value(
+            "shard_log_rows_lost_total",
+            "counter",
+            "Access log rows that their target did not take.",
+            self.log_rows_lost,
+        );
+        page.value(
+            "shard_ticket_rotations_total",
+            "counter",
+            "Replacements of the process's session ticket keys.",
+            self.ticket_rotations,
+        );
+        page.value(
+            "shard_secrets_locked",
+            "gauge",
+            "1 when pages of keys are locked in memory, 0 when the system refused.",
+            u8::from(self.secrets_locked),
+        );
+        page.value(
+            "shard_uptime_seconds",
+            "gauge",
+            "Time since the start.",
+            self.started.elapsed().as_secs(),
+        );
+        page.value(
+            "process_start_time_seconds",
+            "gauge",
+            "Start of the process, Unix time.",
+            self.started_unix.as_secs(),
+        );
         system(&mut page);
         out.extend_from_slice(page.text.as_bytes());
     }
@@ -89,7 +135,12 @@ fn system(page: &mut Page) {
     let mut pages = statm.split_ascii_whitespace().map(|word| word.parse::<usize>().ok());
     if let (Some(Some(size)), Some(Some(resident))) = (pages.next(), pages.next()) {
         page.value("process_virtual_memory_bytes", "gauge", "Virtual memory.", size.saturating_mul(bytes));
-        page.value("process_resident_memory_bytes", "gauge", "Resident memory.", resident.saturating_mul(bytes));
+        page.value(
+            "process_resident_memory_bytes",
+            "gauge",
+            "Resident memory.",
+            resident.saturating_mul(bytes),
+        );
     }
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     if let Some(seconds) = cpu_seconds(&stat) {
@@ -180,7 +231,8 @@ mod tests {
 
     #[test]
     fn the_page_has_one_head_for_each_metric_and_whole_lines() {
-        let mut facts = Facts::new(vec![DriverKind::Ring, DriverKind::Epoll { reason: "a \"b\"\nc".to_owned() }]);
+        let mut facts =
+            Facts::new(vec![DriverKind::Ring, DriverKind::Epoll { reason: "a \"b\"\nc".to_owned() }]);
         facts.series_overflow = vec![("route", 3), ("cluster", 0)];
         let mut out = Vec::new();
         facts.render(&mut out);
@@ -200,7 +252,8 @@ mod tests {
         families.dedup();
         assert_eq!(families.len(), count);
         assert!(text.contains("core=\"1\",driver=\"epoll\",reason=\"a \\\"b\\\"\\nc\"} 1\n"));
-        for expected in ["process_open_fds ", "process_resident_memory_bytes ", "process_cpu_seconds_total "] {
+        for expected in ["process_open_fds ", "process_resident_memory_bytes ", "process_cpu_seconds_total "]
+        {
             assert!(text.contains(expected), "{expected}");
         }
     }

@@ -98,7 +98,11 @@ enum Socket {
 ///
 /// # Errors
 /// An address that is not loopback, one that somebody else has, or what bind says.
-pub(crate) fn start(address: &str, inherited: Option<(String, OwnedFd)>, sources: Sources) -> io::Result<Admin> {
+pub(crate) fn start(
+    address: &str,
+    inherited: Option<(String, OwnedFd)>,
+    sources: Sources,
+) -> io::Result<Admin> {
     let path = address.strip_prefix("unix:").map(PathBuf::from);
     let inherited = inherited.filter(|(theirs, _)| theirs == address).map(|(_, socket)| socket);
     let socket = match (&path, inherited) {
@@ -118,7 +122,8 @@ pub(crate) fn start(address: &str, inherited: Option<(String, OwnedFd)>, sources
                 stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
                 stream.set_write_timeout(Some(CLIENT_TIMEOUT))
             };
-            let serve = move || serve_each(&listener, &woken, &sources, |l| l.accept().map(|(s, _)| s), limit);
+            let serve =
+                move || serve_each(&listener, &woken, &sources, |l| l.accept().map(|(s, _)| s), limit);
             (twin, spawn(serve)?)
         }
         Socket::Tcp(listener) => {
@@ -130,7 +135,8 @@ pub(crate) fn start(address: &str, inherited: Option<(String, OwnedFd)>, sources
                 stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
                 stream.set_write_timeout(Some(CLIENT_TIMEOUT))
             };
-            let serve = move || serve_each(&listener, &woken, &sources, |l| l.accept().map(|(s, _)| s), limit);
+            let serve =
+                move || serve_each(&listener, &woken, &sources, |l| l.accept().map(|(s, _)| s), limit);
             (twin, spawn(serve)?)
         }
     };
@@ -138,9 +144,13 @@ pub(crate) fn start(address: &str, inherited: Option<(String, OwnedFd)>, sources
 }
 
 fn listen_tcp(address: &str) -> io::Result<TcpListener> {
-    let wanted: SocketAddr = address.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+    let wanted: SocketAddr =
+        address.parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
     if !wanted.ip().is_loopback() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it must be a loopback address, or unix:PATH"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it must be a loopback address, or unix:PATH",
+        ));
     }
     TcpListener::bind(wanted)
 }

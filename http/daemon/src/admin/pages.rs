@@ -54,7 +54,8 @@ fn metrics(sources: &Sources) -> Page {
 }
 
 fn ready(sources: &Sources) -> Page {
-    match lock(&sources.state).phase {
+    let phase = lock(&sources.state).phase;
+    match phase {
         Phase::Ready => Page::text("200 OK", "ready\n"),
         Phase::Starting => Page::text("503 Service Unavailable", "starting\n"),
         Phase::Draining => Page::text("503 Service Unavailable", "draining\n"),
@@ -62,7 +63,8 @@ fn ready(sources: &Sources) -> Page {
 }
 
 fn config(sources: &Sources) -> Value {
-    let dns = match lock(&sources.resolver).as_ref().map(crate::dns::Handle::state) {
+    let names = lock(&sources.resolver).as_ref().map(crate::dns::Handle::state);
+    let dns = match names {
         None => json!([]),
         Some(Ok(names)) => names.iter().map(dns_name).collect(),
         Some(Err(error)) => json!({ "error": error.to_string() }),
@@ -213,9 +215,9 @@ fn generations(sources: &Sources) -> Value {
                 SurveyRows::Generations(rows) => rows,
                 SurveyRows::Connections(_) | SurveyRows::Endpoints(_) => &[],
             };
-            let rows = rows.iter().map(|row| {
-                json!({ "version": row.version, "holders": row.holders, "current": row.is_current })
-            });
+            let rows = rows.iter().map(
+                |row| json!({ "version": row.version, "holders": row.holders, "current": row.is_current }),
+            );
             json!({ "core": answer.core, "generations": rows.collect::<Vec<_>>() })
         })
         .collect();

@@ -20,7 +20,7 @@ pub(crate) const RESPONSE_LIMITS: HeadLimits =
 
 #[derive(Debug)]
 struct Idle {
-    side: H1Side,
+    side: Box<H1Side>,
     since: Duration,
     requests: u32,
     count: OpenCount,
@@ -64,7 +64,7 @@ pub(crate) struct Ticket {
 ///
 /// # Errors
 /// `UpstreamPoolFull` at the bound, else why dialling failed.
-pub(crate) async fn check_out(lease: &Lease, fresh: Fresh) -> Result<(H1Side, Ticket), Reason> {
+pub(crate) async fn check_out(lease: &Lease, fresh: Fresh) -> Result<(Box<H1Side>, Ticket), Reason> {
     let pool = &lease.endpoint.h1;
     while fresh == Fresh::No
         && let Some(mut idle) = pool.pop()
@@ -84,7 +84,7 @@ pub(crate) async fn check_out(lease: &Lease, fresh: Fresh) -> Result<(H1Side, Ti
 }
 
 /// Gives a connection back after a whole exchange, unless it has served its number of requests.
-pub(crate) fn give_back(lease: &Lease, mut side: H1Side, ticket: Ticket) {
+pub(crate) fn give_back(lease: &Lease, mut side: Box<H1Side>, ticket: Ticket) {
     let config = &lease.cluster.config().pool;
     let requests = ticket.requests + 1;
     if config.requests_max.is_some_and(|max| requests >= max) {

@@ -47,8 +47,8 @@ pub(crate) struct H1Side {
 }
 
 impl H1Side {
-    pub(crate) fn new(transport: Transport, limits: HeadLimits) -> Self {
-        Self {
+    pub(crate) fn new(transport: Transport, limits: HeadLimits) -> Box<Self> {
+        Box::new(Self {
             transport,
             limits,
             input: None,
@@ -59,7 +59,7 @@ impl H1Side {
             framing: Framing::Nothing,
             end_wanted: false,
             has_written: false,
-        }
+        })
     }
 
     pub(crate) fn transport(&self) -> &Transport {

@@ -100,7 +100,8 @@ pub(crate) struct ResponseInfo {
 
 #[derive(Debug)]
 pub(crate) enum Side {
-    H1(H1Side),
+    /// Boxed: a connection moves between task and pool with every request, and is large.
+    H1(Box<H1Side>),
     H2(H2Side),
 }
 
