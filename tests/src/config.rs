@@ -28,6 +28,8 @@ pub struct ListenerTls {
     /// PEM of the authority of client certificates.
     pub client_authority: Option<String>,
     pub client_required: bool,
+    /// A server name that fits no certificate fails the handshake.
+    pub unknown_refused: bool,
 }
 
 /// One listener. None everywhere means the product's default.
@@ -41,6 +43,9 @@ pub struct Listener {
     /// CIDRs of proxies whose X-Forwarded-For is believed.
     pub trusted_proxies: Vec<String>,
     pub deny: Vec<String>,
+    /// `x-forwarded-client-cert` is made from the client's certificate.
+    pub client_cert_field: bool,
+    pub error_pages: Vec<ErrorPage>,
     pub upgrades: Vec<String>,
     pub access_log: Option<String>,
     pub merge_slashes: bool,
@@ -65,6 +70,33 @@ pub struct Listener {
     pub client_requests_per_second: Option<u32>,
 }
 
+/// The body of one error status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ErrorPage {
+    pub status: u16,
+    pub body: String,
+    pub content_type: Option<String>,
+}
+
+impl ErrorPage {
+    /// A page of the default media type.
+    #[must_use]
+    pub fn new(status: u16, body: &str) -> Self {
+        Self { status, body: body.to_owned(), content_type: None }
+    }
+}
+
+/// Cross-origin rules of a route.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cors {
+    pub origins: Vec<String>,
+    pub methods: Vec<String>,
+    pub headers: Vec<String>,
+    pub expose: Vec<String>,
+    pub max_age: Option<Duration>,
+    pub credentials: bool,
+}
+
 /// What endpoints of a cluster speak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
@@ -87,8 +119,14 @@ pub struct Cluster {
     pub name: String,
     pub protocol: Protocol,
     pub endpoints: Vec<SocketAddr>,
+    /// Endpoints by DNS name and port, after those by address.
+    pub dns_endpoints: Vec<String>,
     pub connect_timeout: Option<Duration>,
     pub pool_idle_timeout: Option<Duration>,
+    pub h2_connections_max: Option<u32>,
+    pub h2_streams_max: Option<u32>,
+    /// Interval of keep-alive PINGs and the time for an answer.
+    pub h2_ping: Option<Duration>,
     pub tls: Option<ClusterTls>,
 }
 
@@ -139,6 +177,8 @@ pub struct Route {
     pub body_bytes_max: Option<u64>,
     pub request_set: Vec<(String, String)>,
     pub response_set: Vec<(String, String)>,
+    pub cors: Option<Cors>,
+    pub error_pages: Vec<ErrorPage>,
     pub deny: Vec<String>,
     pub deprecation: Option<String>,
     pub sunset: Option<String>,
@@ -237,6 +277,12 @@ impl Listener {
 }
 
 impl Cluster {
+    /// An h1 cluster with one endpoint by DNS name, such as `localhost:9000`.
+    #[must_use]
+    pub fn named(name: &str, endpoint: &str) -> Self {
+        Self { dns_endpoints: vec![endpoint.to_owned()], ..Self::new(name, &[]) }
+    }
+
     /// An h1 cluster.
     #[must_use]
     pub fn new(name: &str, endpoints: &[SocketAddr]) -> Self {
@@ -262,6 +308,8 @@ impl Route {
             body_bytes_max: None,
             request_set: Vec::new(),
             response_set: Vec::new(),
+            cors: None,
+            error_pages: Vec::new(),
             deny: Vec::new(),
             deprecation: None,
             sunset: None,

@@ -107,6 +107,12 @@ impl Proxy {
         &mut self.process
     }
 
+    /// Sends a signal to the process.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
     /// What the process wrote.
     #[must_use]
     pub fn log(&self) -> String {

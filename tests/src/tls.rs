@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
@@ -74,6 +76,21 @@ impl Authority {
             KeyKind::Rsa2048 => &rcgen::PKCS_RSA_SHA256,
         };
         let key = KeyPair::generate_for(algorithm).expect("the provider makes such keys");
+        let certificate = params.signed_by(&key, &self.issuer).expect("an authority signs");
+        Leaf { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() }
+    }
+
+    /// A client's certificate: common name, one DNS name, URIs.
+    ///
+    /// # Panics
+    /// When a URI is not ASCII.
+    #[must_use]
+    pub fn identity(&self, common_name: &str, dns_name: &str, uris: &[&str]) -> Leaf {
+        let mut params = CertificateParams::new(vec![dns_name.to_owned()]).expect("a DNS name");
+        params.distinguished_name.push(DnType::CommonName, common_name);
+        let uris = uris.iter().map(|uri| SanType::URI((*uri).try_into().expect("ASCII")));
+        params.subject_alt_names.extend(uris);
+        let key = KeyPair::generate().expect("a P-256 key can be made");
         let certificate = params.signed_by(&key, &self.issuer).expect("an authority signs");
         Leaf { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() }
     }

@@ -43,9 +43,11 @@ impl Ring {
         self.push(&opcode::PollAdd::new(Fd(fd), interest()).multi(true).build().user_data(token.to_u64()))
     }
 
-    /// The poll holds the socket open until it is removed, so a close takes effect with the next submission.
+    /// The poll holds the socket open until it is cancelled, so a close takes effect with the next submission. Not
+    /// `PollRemove`: that gives up with EALREADY while an event is on its way, as it always is under load, and the
+    /// socket would live until the peer's end.
     pub(crate) fn deregister(&mut self, token: Token) -> io::Result<()> {
-        let entry = opcode::PollRemove::new(token.to_u64()).build().user_data(IGNORED);
+        let entry = opcode::AsyncCancel::new(token.to_u64()).build().user_data(IGNORED);
         self.push(&entry.flags(squeue::Flags::SKIP_SUCCESS))
     }
 

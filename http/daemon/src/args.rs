@@ -29,8 +29,8 @@ usage: shard-proxy --config DIR [options]
 signals: SIGTERM, SIGINT drain and end, a second one ends at once; SIGHUP loads the config again; SIGUSR1 opens
 log files again
 
-exit codes: 0 ended with nothing cut (or: the config is good), 1 failed while running, 3 connections were cut at the
-end of the drain time, 64 wrong usage, 69 an address or socket is not to be had, 71 the system refused something,
+exit codes: 0 ended with nothing cut (or: the config is good), 1 failed while running, 3 requests were cut at the end
+of the drain time, 64 wrong usage, 69 an address or socket is not to be had, 71 the system refused something,
 78 the config has errors
 ";
 

@@ -49,7 +49,7 @@ pub(crate) const WRONG_USAGE: u8 = 64;
 pub(crate) enum Ended {
     /// Everybody was served to the end.
     Clean,
-    /// What was left at the end of the drain time, or at the second signal, was cut.
+    /// Requests in progress were cut: at the end of the drain time, or at the second signal.
     Cut,
     /// All shards have ended by themselves.
     Failed,

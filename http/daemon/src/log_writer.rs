@@ -24,6 +24,9 @@ use crate::oplog;
 
 /// Batches that may wait: beyond it cores drop and count.
 const BATCHES_MAX: usize = 1024;
+/// Sink numbers of batches without rows: look at the orders, or end.
+const WAKE: usize = 0;
+const END: usize = usize::MAX;
 /// How long one datagram may wait for a full receiver.
 const DATAGRAM_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -50,7 +53,6 @@ struct Orders {
     sinks: Vec<LogSink>,
     /// Rises with each order to open files again.
     reopened: u64,
-    is_over: bool,
 }
 
 /// Starts the writer; cores send batches to the first value.
@@ -85,10 +87,15 @@ impl LogWriter {
         self.shared.lost.load(Ordering::Relaxed)
     }
 
-    fn order(&self, change: impl FnOnce(&mut Orders)) -> bool {
+    fn order(&self, change: impl FnOnce(&mut Orders)) {
         change(&mut self.shared.orders.lock().unwrap_or_else(PoisonError::into_inner));
         // A full queue needs no wake-up: the orders are seen before the next batch.
-        let nothing = LogBatch { sink: 0, lines: Vec::new(), rows: 0 };
+        self.wake(WAKE);
+    }
+
+    /// Whether the queue took it, or nobody reads it any more.
+    fn wake(&self, sink: usize) -> bool {
+        let nothing = LogBatch { sink, lines: Vec::new(), rows: 0 };
         matches!(self.wake.send(nothing), Ok(()) | Err(SendError::Closed(_)))
     }
 
@@ -98,7 +105,7 @@ impl LogWriter {
         const LOOK_AGAIN: Duration = Duration::from_millis(20);
         let until = Instant::now() + patience;
         loop {
-            let is_told = self.order(|orders| orders.is_over = true);
+            let is_told = self.wake(END);
             let wait = if is_told { until.saturating_duration_since(Instant::now()) } else { LOOK_AGAIN };
             match self.alive.recv_timeout(wait) {
                 Ok(()) | Err(RecvTimeoutError::Disconnected) => return true,
@@ -125,8 +132,8 @@ fn write_all(inbox: &Mailbox<LogBatch>, shared: &Shared, _living: SyncSender<()>
             if !is_written {
                 shared.lost.fetch_add(batch.rows, Ordering::Relaxed);
             }
-        } else if orders.is_over {
-            // Every core has ended, so its batches stood before this one in the queue.
+        } else if batch.sink == END {
+            // Every core has ended, so their batches stood before this one in the queue.
             return;
         }
     }

@@ -404,6 +404,7 @@ impl Process {
             "ended: cut {connections_h1} HTTP/1 and {connections_h2} HTTP/2 connections with {requests} requests in \
              progress, and {connections_new} that had not sent anything"
         ));
-        Ended::Cut
+        // Clients of connections without a request had been told to go, and lose nothing.
+        if requests == 0 { Ended::Clean } else { Ended::Cut }
     }
 }

@@ -5,12 +5,12 @@
 //! first, so that a refused caller costs little and learns nothing from the later ones. Listener policies and
 //! route policies pass the same list, one after the other. Called by `exchange`.
 
-use std::io::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use http_wire::fields::{FieldError, FieldId, Fields};
 use http_wire::head::{BodyLength, RequestHead};
+use http_wire::number::Decimal;
 
 use crate::acl::{Access, AddressRules};
 use crate::body_limit::BodyMeter;
@@ -102,13 +102,7 @@ pub fn evaluate(
 /// RFC 9110 §10.2.3: whole seconds, so rounded up.
 fn push_retry_after(wait: Duration, reply_fields: &mut Fields) -> Result<(), FieldError> {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
-    // On the stack: refusing a flood must not allocate.
-    let mut digits = [0u8; 20];
-    let mut rest = &mut digits[..];
-    write!(rest, "{seconds}").expect("a u64 has at most 20 digits");
-    let unused = rest.len();
-    let used = digits.len() - unused;
-    reply_fields.push(FieldId::RetryAfter, &digits[..used])
+    reply_fields.push(FieldId::RetryAfter, Decimal::new(seconds).as_bytes())
 }
 
 #[cfg(test)]

@@ -7,14 +7,13 @@
 //! the hop to its right is the client. What stands left of the client is somebody's claim and is not passed on.
 //! From a peer that is not trusted every forwarded field is replaced. Called by `exchange`.
 
-use std::fmt;
-use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{ControlFlow, Range};
 
 use http_wire::fields::{FieldError, FieldId, Fields};
 use http_wire::forwarded::{HOPS_MAX, Hop, forwarded, x_forwarded_for};
 use http_wire::head::{RequestHead, Scheme};
+use http_wire::number::{Decimal, push_address};
 
 use crate::cidr::{CidrSet, canonical};
 use crate::claims::{self, Believed};
@@ -122,7 +121,7 @@ impl ClientAddrRules {
         let host = append(scratch, believed.host.unwrap_or(head.authority()));
         let port = match believed.port {
             Some(port) => append(scratch, port),
-            None => append_display(scratch, downstream.local.port()),
+            None => append(scratch, Decimal::new(u64::from(downstream.local.port())).as_bytes()),
         };
         let prefix = believed.prefix.map(|prefix| append(scratch, prefix));
         let forwarded = match self.source {
@@ -170,9 +169,10 @@ impl ClientAddrRules {
     ) -> Range<usize> {
         let at = out.len();
         self.believed_hops(client, fields, |hop| {
-            append_display(out, format_args!("{hop}, "));
+            push_address(out, hop);
+            append(out, b", ");
         });
-        append_display(out, canonical(downstream.peer));
+        push_address(out, canonical(downstream.peer));
         at..out.len()
     }
 
@@ -205,21 +205,18 @@ impl ClientAddrRules {
 
 /// RFC 7239 §6: an IPv6 address is in brackets and, for its colons, in quotes.
 fn append_node(out: &mut Vec<u8>, address: IpAddr) {
-    match address {
-        IpAddr::V4(v4) => append_display(out, format_args!("for={v4}")),
-        IpAddr::V6(v6) => append_display(out, format_args!("for=\"[{v6}]\"")),
+    let (before, behind): (&[u8], &[u8]) = match address {
+        IpAddr::V4(_) => (b"for=", b""),
+        IpAddr::V6(_) => (b"for=\"[", b"]\""),
     };
+    append(out, before);
+    push_address(out, address);
+    append(out, behind);
 }
 
 fn append(out: &mut Vec<u8>, bytes: &[u8]) -> Range<usize> {
     let at = out.len();
     out.extend_from_slice(bytes);
-    at..out.len()
-}
-
-fn append_display(out: &mut Vec<u8>, value: impl fmt::Display) -> Range<usize> {
-    let at = out.len();
-    write!(out, "{value}").expect("a Vec takes every byte");
     at..out.len()
 }
 

@@ -6,11 +6,11 @@
 //! response heads.
 
 use std::fmt;
-use std::io::Write as _;
 use std::net::IpAddr;
 
 use http_wire::fields::{FieldError, FieldId, Fields};
 use http_wire::head::Version;
+use http_wire::number::push_address;
 use http_wire::token::{is_field_value, is_token};
 
 /// What the variables of a value stand for in one exchange.
@@ -46,7 +46,7 @@ impl Variable {
 
     fn write(self, variables: &Variables<'_>, out: &mut Vec<u8>) {
         match self {
-            Self::ClientIp => write!(out, "{}", variables.client).expect("a Vec takes every byte"),
+            Self::ClientIp => push_address(out, variables.client),
             Self::RequestId => out.extend_from_slice(variables.request_id),
             Self::Protocol => out.extend_from_slice(match variables.protocol {
                 Version::Http10 => b"HTTP/1.0",

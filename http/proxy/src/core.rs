@@ -75,6 +75,8 @@ pub struct Core {
     connections: Cell<usize>,
     pub(crate) live: LiveConns,
     pub(crate) generations: Generations,
+    /// Listeners that the configuration no longer names but that have connections, with the last one that did.
+    gone: RefCell<FxHashMap<StatId, Rc<LiveSnapshot>>>,
     /// Contexts made since the snapshot was, with newer ticket keys than its own.
     rotated: RefCell<FxHashMap<StatId, Rc<ServerContext>>>,
     /// Where old snapshots go to be freed by the thread that made them.
@@ -114,6 +116,7 @@ impl Core {
             connections: Cell::new(0),
             live: LiveConns::default(),
             generations,
+            gone: RefCell::default(),
             rotated: RefCell::default(),
             graveyard,
             heads: RefCell::default(),
@@ -131,9 +134,39 @@ impl Core {
         let new = Rc::new(LiveSnapshot::new(snapshot, &self.graveyard));
         self.clusters.forget_missing(&new);
         self.rotated.borrow_mut().clear();
+        self.note_gone(&new);
         self.generations.note(&new);
         self.stats.borrow_mut().counters.snapshots_applied += 1;
         drop(self.snapshot.replace(new));
+    }
+
+    fn note_gone(&self, new: &Snapshot) {
+        let old = self.snapshot();
+        let mut gone = self.gone.borrow_mut();
+        gone.retain(|listener, _| new.listener(*listener).is_none());
+        for listener in old.listeners.iter().filter(|listener| new.listener(listener.stat).is_none()) {
+            gone.insert(listener.stat, Rc::clone(&old));
+        }
+    }
+
+    /// Lets go of listeners that have no connections any more.
+    pub(crate) fn forget_gone(&self) {
+        let stats = self.stats.borrow();
+        let is_busy = |listener| {
+            stats.listener(listener).is_some_and(|row| row.connections_accepted > row.connections_closed)
+        };
+        self.gone.borrow_mut().retain(|listener, _| is_busy(*listener));
+    }
+
+    /// Whether the configuration no longer names a listener: its connections are to end when they are next idle.
+    pub(crate) fn has_gone(&self, listener: StatId) -> bool {
+        self.gone.borrow().contains_key(&listener)
+    }
+
+    /// The configuration of new requests on connections of a listener: the one in force, or of a listener that has
+    /// gone the last one that had it.
+    pub(crate) fn snapshot_of(&self, listener: StatId) -> Rc<LiveSnapshot> {
+        self.gone.borrow().get(&listener).cloned().unwrap_or_else(|| self.snapshot())
     }
 
     /// Gives the listeners that have the process's ticket keys contexts with these. Where the system has no

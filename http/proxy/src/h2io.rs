@@ -57,6 +57,11 @@ impl H2Io {
         })))
     }
 
+    /// For a look at whether something has come.
+    pub(crate) fn input_probe(&self) -> InputProbe {
+        InputProbe(Rc::downgrade(&self.0))
+    }
+
     /// What a stream may tell the connection's meter.
     pub(crate) fn ledger(&self) -> FrameLedger {
         FrameLedger(Rc::downgrade(&self.0))
@@ -107,6 +112,17 @@ impl H2Io {
     /// Gives back memory before a wait of unknown length.
     pub(crate) fn release_buffers(&self) {
         self.0.borrow_mut().transport.release_buffers();
+    }
+}
+
+/// Tells whether a connection has unread input. Does not keep it open.
+#[derive(Debug)]
+pub(crate) struct InputProbe(Weak<RefCell<State>>);
+
+impl InputProbe {
+    /// Whether bytes, an end or an error wait to be read. True for a connection that is over.
+    pub(crate) fn waits(&self) -> bool {
+        self.0.upgrade().is_none_or(|state| !state.borrow_mut().transport.is_quiet())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use http_wire::decimal::Decimal;
+use http_wire::number::Decimal;
 use http_wire::fields::{FieldError, FieldId, Fields};
 use http_wire::grpc;
 use http_wire::head::{RequestHead, ResponseHead};

@@ -91,6 +91,7 @@ async fn report(core: Rc<Core>, frames: FrameSource<Box<Frame>>, accept: AcceptC
         timer::sleep(FRAME_INTERVAL).await;
         core.clusters.reap_idle(clock::now());
         core.clusters.catch_up(&core.snapshot());
+        core.forget_gone();
         core.log.flush();
         core.note_gauges();
         shard::drain_turns(|length, count| core.stats.borrow_mut().turns_of(length, count));

@@ -6,13 +6,13 @@
 pub mod authority;
 pub mod cookie;
 pub mod date;
-pub mod decimal;
 pub mod fields;
 pub mod forwarded;
 pub mod frame_meter;
 pub mod grpc;
 pub mod h1;
 pub mod head;
+pub mod number;
 pub mod path;
 pub mod proxy_protocol;
 pub mod token;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::{Action, Cluster, Config, Listener, ListenerTls, Path, Protocol, Route};
+use super::{Action, Cluster, Config, Cors, ErrorPage, Listener, ListenerTls, Path, Protocol, Route};
 
 /// Name of the service that owns the clusters.
 const OWNER: &str = "app";
@@ -86,6 +86,28 @@ fn pairs(list: &[(String, String)]) -> Option<Value> {
     (!map.is_empty()).then_some(Value::Object(map))
 }
 
+fn pages(list: &[ErrorPage]) -> Option<Value> {
+    let page = |page: &ErrorPage| {
+        Set::default()
+            .put("status", Some(page.status))
+            .put("body", Some(page.body.clone()))
+            .put("content_type", page.content_type.clone())
+            .value()
+    };
+    (!list.is_empty()).then(|| list.iter().map(page).collect())
+}
+
+fn cors(cors: &Cors) -> Value {
+    Set::default()
+        .put("origins", some(&cors.origins))
+        .put("methods", some(&cors.methods))
+        .put("headers", some(&cors.headers))
+        .put("expose", some(&cors.expose))
+        .put("max_age", cors.max_age.map(|age| format!("{}s", age.as_secs())))
+        .put("credentials", cors.credentials.then_some(true))
+        .value()
+}
+
 fn listener(listener: &Listener, files: &mut Vec<(String, String)>) -> Value {
     let mut set = Set::default();
     set.put("address", Some(format!("127.0.0.1:{}", listener.port)))
@@ -102,6 +124,8 @@ fn listener(listener: &Listener, files: &mut Vec<(String, String)>) -> Value {
     set.put("proxy_protocol", proxy_protocol)
         .put("client_address", some(&listener.trusted_proxies).map(|trusted| json!({ "trusted": trusted })))
         .put("access", some(&listener.deny).map(|deny| json!({ "deny": deny })))
+        .put("client_cert_header", listener.client_cert_field.then_some("replace"))
+        .put("error_pages", pages(&listener.error_pages))
         .put("access_log", listener.access_log.as_ref().map(|path| json!({ "to": "file", "path": path })));
     set.nest(
         "client_limit",
@@ -157,11 +181,14 @@ fn tls(listener: &str, tls: &ListenerTls, files: &mut Vec<(String, String)>) -> 
         .put("certificates", Some(certificates))
         .put("client_ca", authority)
         .put("client_certificate", wish)
+        .put("unknown_name", tls.unknown_refused.then_some("refuse"))
         .value()
 }
 
 fn cluster(cluster: &Cluster, files: &mut Vec<(String, String)>) -> Value {
-    let endpoints: Vec<Value> = cluster.endpoints.iter().map(|address| json!(address.to_string())).collect();
+    let addresses = cluster.endpoints.iter().map(|address| json!(address.to_string()));
+    let endpoints: Vec<Value> =
+        addresses.chain(cluster.dns_endpoints.iter().map(|name| json!(name))).collect();
     let tls = cluster.tls.as_ref().map(|tls| {
         let ca = format!("tls/upstream-{}.pem", cluster.name);
         files.push((ca.clone(), tls.authority.clone()));
@@ -186,8 +213,18 @@ fn cluster(cluster: &Cluster, files: &mut Vec<(String, String)>) -> Value {
         .put("protocol", (cluster.protocol == Protocol::Http2).then_some("http2"))
         .put("connect_timeout", time(cluster.connect_timeout))
         .put("tls", tls)
-        .nest("pool", Set::default().put("idle_timeout", time(cluster.pool_idle_timeout)));
+        .nest("pool", &mut pool(cluster));
     set.value()
+}
+
+fn pool(cluster: &Cluster) -> Set {
+    let mut set = Set::default();
+    set.put("idle_timeout", time(cluster.pool_idle_timeout))
+        .put("h2_connections_max", cluster.h2_connections_max)
+        .put("h2_streams_max", cluster.h2_streams_max)
+        .put("h2_ping_interval", time(cluster.h2_ping))
+        .put("h2_ping_timeout", time(cluster.h2_ping));
+    set
 }
 
 fn route(route: &Route) -> Value {
@@ -215,6 +252,8 @@ fn route(route: &Route) -> Value {
         .put("body_max", route.body_bytes_max.map(|bytes| format!("{bytes}B")))
         .put("request_headers", pairs(&route.request_set).map(|set| json!({ "set": set })))
         .put("response_headers", pairs(&route.response_set).map(|set| json!({ "set": set })))
+        .put("cors", route.cors.as_ref().map(cors))
+        .put("error_pages", pages(&route.error_pages))
         .put("access", some(&route.deny).map(|deny| json!({ "deny": deny })))
         .put("deprecation", route.deprecation.clone())
         .put("sunset", route.sunset.clone());

@@ -19,7 +19,9 @@ fn check_counts_what_the_gateway_example_holds() {
     let dir = prepared(&examples_dir().join("gateway"));
     let (code, out, err) = shardctl(&["check", &dir.path().display().to_string()]);
     assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
-    assert!(out.ends_with(": 3 listeners, 12 routes, 5 clusters, 0 warnings\n"), "{out}");
+    for part in [" good, ", ": 3 listeners, ", " 5 clusters, 0 warnings\n"] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
 }
 
 #[test]
@@ -32,7 +34,7 @@ fn check_names_the_place_of_a_fault_and_the_way_out() {
     let (code, out, _) = shardctl(&["check", &dir.path().display().to_string()]);
     assert_eq!(code, Some(1), "{out}");
     let first = out.lines().next().unwrap_or_default();
-    assert!(first.starts_with(&format!("{path}:{line}: ")), "{out}");
+    assert!(first.starts_with(&format!("{path}:{line}:")), "{out}");
     for part in ["requests_per_second", "fast", "10000000"] {
         assert!(first.contains(part), "{part}: {out}");
     }
@@ -65,7 +67,7 @@ fn explain_follows_requests_through_the_gateway_example() {
             "GET https://shop.example.test:8443/catalogue/a",
             &[],
             0,
-            &["answer      redirect 308, prefix /products"],
+            &["answer      redirect 308, path /products/a"],
         ),
         ("GET http://any.example:8080/x", &[], 0, &["route       status/to-https"]),
         ("GET https://nobody.example:8443/", &[], 1, &["answer      404 no_virtual_host: Host is not served"]),

@@ -220,3 +220,35 @@ fn only_get_is_answered() {
         assert!(text.contains(page), "{text}");
     }
 }
+
+#[test]
+fn names_are_resolved_shown_and_used() {
+    let origin = origin::echo();
+    let config = Config::to(origin.address());
+    let mut proxy = Proxy::start(config.clone());
+    assert_eq!(list(&proxy.admin("/config").json(), "dns").len(), 0);
+    // The name of every host's own hosts file; IPv6 may be there, too, where the origin does not listen.
+    let by_name =
+        config.files().into_iter().find(|(path, _)| path.starts_with("services/")).expect("a service");
+    let address = origin.address();
+    let text = by_name.1.replace(&address.to_string(), &format!("localhost:{}", address.port()));
+    assert_ne!(text, by_name.1, "the address was in it");
+    let before = proxy.version();
+    proxy.dir().write(&format!("config/{}", by_name.0), text);
+    proxy.process().signal(Signal::HUP);
+    wait_until("the named cluster is live", PATIENCE, || proxy.version() != before);
+    wait_until("the name is resolved and shown", PATIENCE, || {
+        let page = proxy.admin("/config").json();
+        list(&page, "dns").first().is_some_and(|name| {
+            name["cluster"] == "app/u"
+                && name["name"] == "localhost"
+                && list(name, "addresses").iter().any(|address| address == "127.0.0.1")
+        })
+    });
+    let seen = origin.requests().len();
+    wait_until("a request goes there", PATIENCE, || proxy.get("/named").status == 200);
+    assert!(origin.requests().len() > seen);
+    let metrics = proxy.metrics();
+    let endpoint = format!("localhost:{}", address.port());
+    assert_eq!(metrics.series("shard_endpoint_connects_total", &[("endpoint", &endpoint)]), 1);
+}

@@ -94,8 +94,13 @@ fn c19_after_a_goaway_on_an_idle_connection_a_fresh_one_is_used() {
         let Some(frame) = h2.wait(|frame| frame.kind == kind::HEADERS) else {
             return;
         };
-        answer(h2, frame.stream, "ok");
-        drop(h2.try_send(&Frame::goaway(0x7fff_ffff, code::NO_ERROR)));
+        let last = [
+            Frame::headers(frame.stream, false, &[(":status", "200")]),
+            Frame::data(frame.stream, true, "ok"),
+            Frame::goaway(0x7fff_ffff, code::NO_ERROR),
+        ];
+        // In one write: a request on its way could not know of a later GOAWAY.
+        drop(h2.write_bytes(&last.iter().flat_map(Frame::encode).collect::<Vec<u8>>()));
         // The socket stays open and nobody answers any more.
         while h2.read().is_some() {}
     });

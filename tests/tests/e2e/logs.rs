@@ -21,6 +21,10 @@ fn logged(origin: Origin) -> Logged {
 }
 
 impl Logged {
+    fn proxy_signal(&self, signal: rustix::process::Signal) {
+        self.proxy.signal(signal);
+    }
+
     /// Waits until `count` lines are there, and reads each as JSON.
     #[track_caller]
     fn lines(&self, count: usize) -> Vec<Value> {
@@ -131,4 +135,144 @@ fn the_file_is_reopened_on_signal() {
     });
     let lines = logged.lines(1);
     assert!(lines[0].to_string().contains("/2"));
+}
+
+/// A proxy whose listener logs as `access_log` says; the key replaces the harness's own.
+#[track_caller]
+fn logging(
+    access_log: &Value,
+    name: &str,
+) -> (Origin, tests::dir::TempDir, tests::tool::Process, std::net::SocketAddr) {
+    let origin = origin::echo();
+    let config = Config::to(origin.address());
+    let dir = tests::dir::TempDir::new(name);
+    for (path, content) in config.files() {
+        let content = if path.contains("listeners") {
+            let mut value: Value = serde_json::from_str(&content).expect("JSON");
+            value["listeners"]["main"]["access_log"] = access_log.clone();
+            value.to_string()
+        } else {
+            content
+        };
+        dir.write(&format!("config/{path}"), content);
+    }
+    let mut command = std::process::Command::new(tests::proxy::binary("shard-proxy"));
+    command.arg("--config").arg(dir.path().join("config")).args(["--shards", "2"]);
+    let process = tests::tool::Process::start(name, &dir, &mut command);
+    wait_until("it is ready", PATIENCE, || process.log().contains(" ready: "));
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], config.listeners[0].port));
+    (origin, dir, process, address)
+}
+
+#[test]
+fn syslog_gets_a_message_a_request() {
+    let dir = tests::dir::TempDir::new("syslog");
+    let path = dir.path().join("log.sock");
+    let unix = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").expect("a free port");
+    unix.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    udp.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let udp_address = format!("udp:{}", udp.local_addr().expect("bound"));
+    for (kind, address) in [("unix", format!("unix:{}", path.display())), ("udp", udp_address)] {
+        let access_log = serde_json::json!({ "to": "syslog", "address": address });
+        let (_origin, _dir, process, address) = logging(&access_log, kind);
+        for number in 0..3 {
+            assert_eq!(client::get(address, "a.example", &format!("/{kind}-{number}")).status, 200);
+        }
+        let mut seen = Vec::new();
+        while seen.len() < 3 {
+            let mut packet = [0; 16 * 1024];
+            let length = if kind == "unix" { unix.recv(&mut packet) } else { udp.recv(&mut packet) };
+            let text = String::from_utf8_lossy(&packet[..length.expect("a message")]).into_owned();
+            // RFC 5424 §6: priority and version, then six fields, then the message.
+            let mut fields = text.splitn(8, ' ');
+            assert_eq!(fields.next(), Some("<134>1"), "{text}");
+            assert_eq!(fields.nth(3), Some(process.pid().to_string().as_str()), "{text}");
+            let message = fields.last().unwrap_or_default();
+            let line: Value = serde_json::from_str(message).unwrap_or_else(|error| not_json(message, &error));
+            seen.push(line["path"].as_str().unwrap_or_default().to_owned());
+        }
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 1, 2].map(|number| format!("/{kind}-{number}")));
+    }
+}
+
+#[test]
+fn the_last_lines_are_not_lost_at_a_clean_end() {
+    let mut logged = logged(origin::echo());
+    for number in 0..200 {
+        assert_eq!(logged.proxy.get(&format!("/{number}")).status, 200);
+    }
+    // At once: lines wait in the core for up to half a second.
+    logged.proxy.process().signal(rustix::process::Signal::TERM);
+    assert!(logged.proxy.process().wait(PATIENCE).success());
+    let text = std::fs::read_to_string(&logged.path).expect("a log");
+    assert_eq!(text.lines().count(), 200);
+    for (number, line) in text.lines().enumerate() {
+        let line: Value = serde_json::from_str(line).unwrap_or_else(|error| not_json(line, &error));
+        assert_eq!(line["path"], format!("/{number}"), "in the order in which they were served");
+    }
+}
+
+#[test]
+fn a_log_directory_that_goes_away_costs_lines_and_no_requests() {
+    let logged = logged(origin::echo());
+    assert_eq!(logged.proxy.get("/1").status, 200);
+    logged.lines(1);
+    let lost = || logged.proxy.metrics().sum("shard_log_rows_lost_total", &[]);
+    assert!(lost() < 1.0);
+    std::fs::remove_file(&logged.path).expect("removable");
+    let parent = logged.path.parent().expect("a directory").to_owned();
+    std::fs::remove_dir_all(&parent).expect("removable");
+    logged.proxy_signal(rustix::process::Signal::USR1);
+    wait_until("the fault is in the log", PATIENCE, || logged.proxy.log().contains("lines are lost"));
+    assert_eq!(logged.proxy.get("/2").status, 200);
+    wait_until("the loss is counted", PATIENCE, || {
+        // The main thread looks with each of its turns.
+        logged.proxy_signal(rustix::process::Signal::USR1);
+        lost() >= 1.0
+    });
+    std::fs::create_dir_all(&parent).expect("writable");
+    assert_eq!(logged.proxy.get("/3").status, 200);
+    assert!(logged.lines(1)[0].to_string().contains("/3"), "it works again without a restart");
+}
+
+#[test]
+fn nobody_reads_standard_output() {
+    let (origin, dir, mut process, address) = {
+        let origin = origin::echo();
+        let config = Config::to(origin.address());
+        let dir = tests::dir::TempDir::new("stdout");
+        for (path, content) in config.files() {
+            let mut content = content;
+            if path.contains("listeners") {
+                let mut value: Value = serde_json::from_str(&content).expect("JSON");
+                value["listeners"]["main"]["access_log"] = serde_json::json!({ "to": "stdout" });
+                content = value.to_string();
+            }
+            dir.write(&format!("config/{path}"), content);
+        }
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let mut command = std::process::Command::new(tests::proxy::binary("shard-proxy"));
+        command.arg("--config").arg(dir.path().join("config")).args(["--shards", "1"]).stdout(writer);
+        let errors = std::fs::File::create(dir.path().join("errors")).expect("writable");
+        let child = command.stderr(errors).spawn().expect("it starts");
+        // The reader goes: every write is EPIPE from here on.
+        drop((reader, command));
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], config.listeners[0].port));
+        (origin, dir, child, address)
+    };
+    let errors = || std::fs::read_to_string(dir.path().join("errors")).unwrap_or_default();
+    wait_until("it is ready", PATIENCE, || errors().contains(" ready: "));
+    for _ in 0..5 {
+        assert_eq!(client::get(address, "a.example", "/").status, 200);
+    }
+    wait_until("the operator is told", PATIENCE, || errors().contains("lines are lost"));
+    assert_eq!(client::get(address, "a.example", "/").status, 200);
+    let pid =
+        i32::try_from(process.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a process id");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it lives");
+    let status = tests::wait_for("the end", PATIENCE, || process.try_wait().expect("our child"));
+    assert!(status.success(), "{status}: {}", errors());
+    assert!(origin.connections_open() <= 1);
 }

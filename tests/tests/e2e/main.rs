@@ -5,15 +5,21 @@
 
 mod admin;
 mod bodiless;
+mod client_cert;
 mod connection_fields;
+mod cors;
+mod dns;
 mod drain;
 mod early;
+mod errors;
 mod forwarded;
 mod grpc;
 mod h1_basics;
 mod h1_corpus;
 mod h2_basics;
 mod h2_hostile;
+mod h2_limits;
+mod h2_pool;
 mod h2_upstream;
 mod host;
 mod http10;

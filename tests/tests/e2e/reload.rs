@@ -97,3 +97,166 @@ fn many_reloads_leave_no_memory_behind() {
     let after = resident();
     assert!(after <= before + before / 5, "{before} pages before 30 reloads, {after} after");
 }
+
+#[test]
+fn listeners_come_and_go() {
+    let origin = origin::echo();
+    let config = Config::to(origin.address());
+    let mut proxy = Proxy::start(config.clone());
+    proxy.reload(config.clone().and_listener(tests::Listener::new("second")));
+    let second = proxy.listener("second");
+    assert_eq!(tests::client::get(second, "a.example", "/").status, 200);
+    let mut kept = tests::RawClient::connect(second);
+    kept.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    assert_eq!(kept.response("GET").status, 200);
+    proxy.reload(config);
+    wait_until("the removed listener is closed", PATIENCE, || std::net::TcpStream::connect(second).is_err());
+    // A connection of it gets an answer to its next request, and is told that it was the last one.
+    kept.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    let response = kept.response("GET");
+    assert_eq!(response.status, 200);
+    assert_eq!(response.field("connection").map(str::to_ascii_lowercase).as_deref(), Some("close"));
+    assert_eq!(proxy.get("/").status, 200);
+}
+
+#[test]
+fn a_listener_may_move_to_another_address() {
+    let origin = origin::echo();
+    let config = Config::to(origin.address());
+    let mut proxy = Proxy::start(config.clone());
+    let old = proxy.address();
+    proxy.reload(config.listener(|listener| listener.port = tests::port::free_port()));
+    assert_ne!(proxy.address(), old);
+    assert_eq!(proxy.get("/").status, 200);
+    wait_until("the old address is closed", PATIENCE, || std::net::TcpStream::connect(old).is_err());
+}
+
+#[test]
+fn an_address_that_is_not_to_be_had_refuses_the_whole_reload() {
+    let origin = origin::echo();
+    let config = Config::to(origin.address());
+    let mut proxy = Proxy::start(config.clone());
+    let version = proxy.version();
+    let mut taken = tests::Listener::new("taken");
+    let holder = std::net::TcpListener::bind(("127.0.0.1", taken.port)).expect("a free port");
+    taken.name = "taken".to_owned();
+    let other = tests::Listener::new("other");
+    let other_port = other.port;
+    let wanted = config
+        .and_listener(other)
+        .and_listener(taken)
+        .and_route(Route::prefix("new", "/new").direct(418, "tea"));
+    proxy.write_config(&wanted);
+    proxy.process().signal(Signal::HUP);
+    wait_until("the refusal is in the log", PATIENCE, || proxy.log().contains("reload refused"));
+    let log = proxy.log();
+    assert!(log.contains("\"taken\"") && log.contains("another process listens there"), "{log}");
+    assert!(log.contains("listeners.yaml:"), "the place is named: {log}");
+    assert_eq!(proxy.version(), version);
+    assert_ne!(proxy.get("/new").status, 418, "routes of a refused config are not in force");
+    assert!(std::net::TcpStream::connect(("127.0.0.1", other_port)).is_err(), "nothing else was bound");
+    proxy.wait_metrics("it is counted", |metrics| {
+        metrics.sum("shard_reloads_total", &[("result", "refused")]) >= 1.0
+    });
+    drop(holder);
+    proxy.reload(wanted);
+    assert_eq!(proxy.get("/new").status, 418);
+    assert_eq!(tests::client::get(proxy.listener("taken"), "a.example", "/").status, 200);
+}
+
+/// Writes the listeners' file with a change by text, and waits until it is in force.
+#[track_caller]
+fn reload_listeners(proxy: &mut Proxy, change: impl Fn(&mut serde_json::Value)) {
+    let (path, text) = proxy.config().files().remove(0);
+    assert!(path.contains("listeners"), "{path}");
+    let mut value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    change(&mut value["listeners"]["main"]);
+    let before = proxy.version();
+    proxy.dir().write(&format!("config/{path}"), value.to_string());
+    proxy.process().signal(Signal::HUP);
+    wait_until("the changed listener is live", PATIENCE, || proxy.version() != before);
+}
+
+#[test]
+fn steering_changes_without_a_new_socket() {
+    let origin = origin::echo();
+    let mut config = Config::to(origin.address());
+    config.cores = 2;
+    let mut proxy = Proxy::start(config);
+    for (turn, steering) in ["cpu", "kernel", "least_loaded", "cpu", "kernel"].into_iter().enumerate() {
+        reload_listeners(&mut proxy, |listener| {
+            listener["steering"] = steering.into();
+            listener["limits"]["header_count_max"] = (100 + turn).into();
+        });
+        for _ in 0..20 {
+            assert_eq!(proxy.get("/").status, 200, "{steering}");
+        }
+        assert!(!proxy.log().contains("steering cannot be set"), "{}", proxy.log());
+    }
+}
+
+#[test]
+fn a_burst_of_signals_is_few_reloads_and_the_last_config_counts() {
+    let origin = origin::echo();
+    let config = Config::to(origin.address());
+    let mut proxy = Proxy::start(config.clone());
+    for number in 0..50 {
+        proxy.write_config(
+            &config.clone().and_route(Route::prefix("n", "/n").direct(200, &number.to_string())),
+        );
+        proxy.process().signal(Signal::HUP);
+    }
+    wait_until("the last one is in force", PATIENCE, || proxy.get("/n").text() == "49");
+    proxy.wait_metrics("reloads are counted", |metrics| {
+        metrics.sum("shard_reloads_total", &[("result", "applied")]) >= 1.0
+    });
+    let reloads = proxy.metrics().sum("shard_reloads_total", &[("result", "applied")]);
+    assert!(reloads < 25.0, "{reloads} reloads for 50 signals");
+}
+
+#[test]
+fn watch_loads_what_has_changed_and_nothing_else() {
+    let origin = origin::echo();
+    let config = Config::to(origin.address());
+    let proxy = Proxy::start_with(config.clone(), &["--watch"]);
+    let version = proxy.version();
+    // The same bytes in a new file are no change.
+    proxy.write_config(&config);
+    proxy.write_config(&config.clone().and_route(Route::prefix("w", "/w").direct(200, "seen")));
+    wait_until("the change is in force", PATIENCE, || proxy.get("/w").text() == "seen");
+    assert_ne!(proxy.version(), version);
+    let broken = config
+        .clone()
+        .route(|route| route.action = tests::config::Action::Forward(vec![("nowhere".to_owned(), 1)]));
+    proxy.write_config(&broken);
+    wait_until("a bad one is refused", PATIENCE, || proxy.log().contains("reload refused"));
+    assert_eq!(proxy.get("/w").text(), "seen");
+    proxy.write_config(&config.and_route(Route::prefix("w", "/w").direct(200, "again")));
+    wait_until("a good one is taken", PATIENCE, || proxy.get("/w").text() == "again");
+    assert_eq!(proxy.log().matches("reload refused").count(), 1, "told once: {}", proxy.log());
+}
+
+#[test]
+fn series_of_what_has_gone_disappear_and_new_ones_start_at_zero() {
+    let origin = origin::echo();
+    let config = Config::to(origin.address());
+    let mut proxy = Proxy::start(config.clone());
+    let requests =
+        |proxy: &Proxy, route: &str| proxy.metrics().sum("shard_route_requests_total", &[("route", route)]);
+    for turn in 0..6 {
+        let name = format!("turn-{turn}");
+        proxy.reload(config.clone().and_route(Route::prefix(&name, "/turn").direct(200, &name)));
+        let label = format!("app/{name}");
+        assert_eq!(proxy.get("/turn").text(), name);
+        wait_until("the request is counted", PATIENCE, || requests(&proxy, &label) >= 1.0);
+        assert!(
+            (requests(&proxy, &label) - 1.0).abs() < f64::EPSILON,
+            "{name}: {}",
+            requests(&proxy, &label)
+        );
+        if turn > 0 {
+            let gone = format!("app/turn-{}", turn - 1);
+            assert_eq!(proxy.metrics().series("shard_route_requests_total", &[("route", &gone)]), 0);
+        }
+    }
+}

@@ -110,8 +110,12 @@ fn with_client_certificates(authority: &Authority, required: bool) -> (Origin, P
     let leaf = authority.leaf(&["a.example"]);
     let pem = authority.pem().to_owned();
     let proxy = Proxy::start(Config::to(origin.address()).listener(|listener| {
-        listener.tls =
-            Some(ListenerTls { leaves: vec![leaf], client_authority: Some(pem), client_required: required });
+        listener.tls = Some(ListenerTls {
+            leaves: vec![leaf],
+            client_authority: Some(pem),
+            client_required: required,
+            ..ListenerTls::default()
+        });
     }));
     (origin, proxy)
 }

@@ -64,7 +64,8 @@ pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready
         requests += 1;
         let is_last = requests_max.is_some_and(|max| requests >= max)
             || age_limit.is_some_and(|limit| clock::now() >= limit)
-            || core.is_draining();
+            || core.is_draining()
+            || core.has_gone(info.listener);
         if is_last {
             request.persistence = Persistence::Close;
         }

@@ -39,6 +39,9 @@ const RESET_MEMORY: Duration = Duration::from_secs(10);
 /// Stream errors in the life of a connection, as a multiple of the budget of resets. The crate counts those that no
 /// exchange sees, and has no window.
 const STREAM_ERRORS_PER_BUDGET: u32 = 16;
+/// How long a client may take to see that a connection ends for its age or for being idle.
+const GOAWAY_GRACE: Duration = Duration::from_secs(5);
+const LIMITS_PERIOD_MIN: Duration = Duration::from_millis(20);
 /// After a GOAWAY for an error: how long, and how many bytes, to read and drop so that the client gets it.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 1024 * 1024;
@@ -85,6 +88,7 @@ pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready
         deadline,
         idle_since: clock::now(),
         ending: None,
+        grace_ends_at: Duration::MAX,
         is_abrupt: false,
     };
     driver.arm();
@@ -177,8 +181,10 @@ struct Driver<'a> {
     requests_left: u32,
     deadline: Deadline,
     idle_since: Duration,
-    /// Why the connection takes no new streams any more.
+    /// Why the connection takes no new streams any more, once its client has been told.
     ending: Option<Reason>,
+    /// When a client that was told, and does not answer the PING behind the first GOAWAY, has had its time.
+    grace_ends_at: Duration,
     is_abrupt: bool,
 }
 
@@ -235,12 +241,16 @@ impl Driver<'_> {
 
     fn start(&mut self, request: http::Request<RecvStream>, mut respond: SendResponse<Chunk>) {
         // Streams that were reset count until their work has ended (CVE-2023-44487).
-        if self.shared.streams.get() >= self.streams_max {
+        let is_late = self.ending.is_some() && clock::now() >= self.grace_ends_at;
+        if is_late || self.shared.streams.get() >= self.streams_max {
             return respond.send_reset(H2Reason::REFUSED_STREAM);
         }
         self.requests_left = self.requests_left.saturating_sub(1);
         if self.requests_left == 0 {
             self.end(Reason::ConnectionAgeMax);
+        }
+        if self.core.has_gone(self.shared.info.listener) {
+            self.end(Reason::Draining);
         }
         self.shared.streams.set(self.shared.streams.get() + 1);
         self.shared.info.live.request_started();
@@ -257,7 +267,12 @@ impl Driver<'_> {
     fn end(&mut self, reason: Reason) {
         if self.ending.is_none() {
             self.ending = Some(reason);
+            self.grace_ends_at = match reason {
+                Reason::Draining if self.core.is_draining() => self.core.close_idle_at(),
+                _ => clock::now() + GOAWAY_GRACE.min(self.idle_timeout),
+            };
             self.connection.graceful_shutdown();
+            self.arm();
         }
     }
 
@@ -279,23 +294,34 @@ impl Driver<'_> {
                 cx.waker().wake_by_ref();
             }
             if now.saturating_sub(self.idle_since) >= self.idle_timeout {
-                if self.ending.is_some() {
-                    return Poll::Ready(Reason::IdleTimeout);
-                }
                 self.end(Reason::IdleTimeout);
-                // The GOAWAY gets one more turn of the timer to be answered by a close.
-                self.idle_since = now;
                 cx.waker().wake_by_ref();
             }
             self.arm();
         }
-        Poll::Pending
+        self.poll_grace(cx)
+    }
+
+    /// A client that does not answer the PING gets the last GOAWAY when its time is over and no stream is left.
+    fn poll_grace(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
+        let Some(reason) = self.ending else { return Poll::Pending };
+        if self.shared.streams.get() > 0 || clock::now() < self.grace_ends_at {
+            return Poll::Pending;
+        }
+        self.connection.abrupt_shutdown(H2Reason::NO_ERROR);
+        match self.connection.poll_closed(cx) {
+            Poll::Ready(Ok(()) | Err(_)) | Poll::Pending => {}
+        }
+        Poll::Ready(reason)
     }
 
     /// Looks at the limits again a few times within the idle time; streams need no timer of their own for it.
     fn arm(&self) {
-        let next = clock::now() + (self.idle_timeout / 4).max(Duration::from_millis(20));
-        self.deadline.set(self.age_limit.filter(|_| self.ending.is_none()).map_or(next, |limit| next.min(limit)));
+        let now = clock::now();
+        let next = now + (self.idle_timeout / 4).max(LIMITS_PERIOD_MIN);
+        let due = if self.ending.is_none() { self.age_limit } else { Some(self.grace_ends_at) };
+        // What is due already is looked at again after a while: its streams have to end first.
+        self.deadline.set(due.filter(|due| *due > now).map_or(next, |due| next.min(due)));
     }
 }
 

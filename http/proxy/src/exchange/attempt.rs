@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use core_runtime::clock;
 use http_gateway::body_limit::BodyMeter;
-use http_wire::decimal::Decimal;
+use http_wire::number::Decimal;
 use http_wire::h1::{Persistence, RequestFraming};
 use http_wire::head::{BodyLength, Method, Scheme, Version};
 
@@ -51,7 +51,8 @@ enum Retry {
 
 impl Failure {
     fn of_connect(reason: Reason) -> Self {
-        Self { reason, retry: if reason == Reason::ClientReset { Retry::No } else { Retry::Elsewhere } }
+        let is_over = matches!(reason, Reason::ClientReset | Reason::DeadlineExceeded);
+        Self { reason, retry: if is_over { Retry::No } else { Retry::Elsewhere } }
     }
 }
 
@@ -160,7 +161,7 @@ impl Exchange<'_> {
             Ok(held) if held.is_reused() => stats.counters.pool_reused += 1,
             Ok(_) => stats.upstream_connect(cluster, endpoint, Ok(())),
             // Nobody knows how the dialling would have gone.
-            Err(Reason::ClientReset) => {}
+            Err(Reason::ClientReset | Reason::DeadlineExceeded) => {}
             Err(reason) => stats.upstream_connect(cluster, endpoint, Err(reason)),
         }
     }
@@ -187,12 +188,16 @@ impl Exchange<'_> {
         }
     }
 
-    /// Waits for a connection as long as the client waits: a stream that was reset must not go on as work (C20).
+    /// Waits for a connection as long as the client waits (C27): a stream that was reset must not go on as work
+    /// (C20).
     async fn unless_gone<T>(&mut self, open: impl Future<Output = Result<T, Reason>>) -> Result<T, Reason> {
         let mut open = std::pin::pin!(open);
         std::future::poll_fn(|cx| {
             if self.downstream.poll_gone(cx).is_ready() {
                 return Poll::Ready(Err(Reason::ClientReset));
+            }
+            if self.timers.response.poll_expired(cx).is_ready() {
+                return Poll::Ready(Err(Reason::DeadlineExceeded));
             }
             open.as_mut().poll(cx)
         })
@@ -204,6 +209,9 @@ impl Exchange<'_> {
         let dead = |_error: h2::Error| Failure { reason: Reason::UpstreamGoaway, retry: Retry::Fresh };
         let mut send = stream.sender().map_err(dead)?;
         let is_upgrade = self.request.head.protocol().is_some();
+        if is_upgrade {
+            self.unless_gone(stream.settled(&lease.cluster)).await.map_err(Failure::of_connect)?;
+        }
         if is_upgrade && !send.is_extended_connect_protocol_enabled() {
             return Err(Failure { reason: Reason::UpgradeRefused, retry: Retry::No });
         }

@@ -157,12 +157,12 @@ pub(crate) async fn run(
     downstream: &mut Side,
     timers: &Timers,
 ) -> Next {
-    let snapshot = core.snapshot();
+    let snapshot = core.snapshot_of(conn.listener);
     let mut exchange = Exchange::begin(core, conn, request, downstream, timers);
     let listener = snapshot.listener(conn.listener);
     let result = match listener {
         Some(listener) => exchange.stops(&snapshot, listener).await,
-        // The listener has gone from the config; its connections are told to end.
+        // Not unless the listener has gone twice: connections of one that has gone keep its last config.
         None => Err(Stop::reply(Reason::Draining)),
     };
     let next = match result {
@@ -182,7 +182,7 @@ pub(crate) async fn refuse(
     timers: &Timers,
     reason: Reason,
 ) -> Next {
-    let snapshot = core.snapshot();
+    let snapshot = core.snapshot_of(conn.listener);
     let listener = snapshot.listener(conn.listener);
     let mut exchange = Exchange::begin(core, conn, request, downstream, timers);
     let next = exchange.stop(Stop::reply(reason), listener).await;

@@ -1,13 +1,13 @@
 //! HTTP/2 connections of one endpoint: a handful, shared by many requests.
 //!
 //! ```text
-//!   take ─► room on a connection ─────────────────────► H2Lease ─► stream ends ─► first in line, else free
-//!     └───► in line ─► dial while places are short ─► SETTINGS came ─┘
+//!   take ─► room on a connection ────────────────────────────► H2Lease ─► stream ends ─► first in line, else free
+//!     └───► in line ─► dial while places are short ─► joined ─┘
 //! ```
 //! The connection with the fewest streams takes the next request; those who find no room stand in line, first come
 //! first served, and a place is handed to the first of them rather than offered to all. Dialling belongs to the
-//! pool, not to a request: a client that leaves does not take the connection of the others with it. A connection
-//! joins the pool when the peer's SETTINGS are known, and after a GOAWAY it takes nothing new (C19).
+//! pool, not to a request: a client that leaves does not take the connection of the others with it. Until the
+//! peer's SETTINGS have told its limits a connection takes one stream; after a GOAWAY it takes no new one (C19).
 
 mod drive;
 
@@ -25,6 +25,7 @@ use h2::client::SendRequest;
 
 use super::{Cluster, Endpoint, Lease};
 use crate::chunk::Chunk;
+use crate::h2io::InputProbe;
 use crate::reason::Reason;
 
 #[derive(Debug)]
@@ -39,14 +40,19 @@ struct H2Connection {
     idle_since: Cell<Duration>,
     /// How long dialling took, for the first stream to report.
     connect: Cell<Option<Duration>>,
-    /// Tells the connection's task to end when nothing runs on it.
-    retire: Signal,
+    /// The peer's SETTINGS have come (RFC 9113 §3.4).
+    is_settled: Cell<bool>,
+    settled: Signal,
+    input: InputProbe,
+    /// Wakes the connection's task: it is to end when nothing runs on it, or to look at what has come.
+    wake: Signal,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     connections: RefCell<Vec<Rc<H2Connection>>>,
-    dialling: Cell<usize>,
+    /// Connections on their way: not yet made, or without the peer's SETTINGS.
+    pending: Cell<usize>,
     line: RefCell<VecDeque<Rc<Waiting>>>,
 }
 
@@ -83,10 +89,24 @@ impl H2Lease {
     pub(crate) async fn take(lease: &Lease) -> Result<Self, Reason> {
         let pool = &lease.endpoint.h2;
         if pool.line.borrow().is_empty()
-            && let Some(connection) = pool.best()
+            && let Some(mut connection) = pool.best()
         {
+            if connection.streams.get() == 0 && connection.input.waits() {
+                // An end or a GOAWAY may have come while it was idle: its task looks first (C19, C22).
+                connection.wake.notify_all();
+                core_runtime::yield_now().await;
+                match pool.best() {
+                    Some(after) => connection = after,
+                    None => return Self::in_line(lease).await,
+                }
+            }
             return Ok(Self::on(connection, &lease.cluster, &lease.endpoint));
         }
+        Self::in_line(lease).await
+    }
+
+    async fn in_line(lease: &Lease) -> Result<Self, Reason> {
+        let pool = &lease.endpoint.h2;
         let place = InLine::enter(lease);
         pool.dial_for_line(&lease.endpoint);
         let deadline = Deadline::new();
@@ -95,7 +115,7 @@ impl H2Lease {
             if let Poll::Ready(result) = place.poll(cx) {
                 return Poll::Ready(result);
             }
-            let is_connecting = pool.dialling.get() > 0 && pool.connections.borrow().is_empty();
+            let is_connecting = pool.pending.get() > 0 && pool.connections.borrow().is_empty();
             let late = if is_connecting { Reason::UpstreamConnectTimeout } else { Reason::UpstreamPoolFull };
             deadline.poll_expired(cx).map(|()| Err(late))
         })
@@ -125,6 +145,26 @@ impl H2Lease {
         Ok(self.connection.send.borrow().clone())
     }
 
+    /// Waits for the peer's SETTINGS: only they tell whether it knows extended CONNECT (RFC 8441 §3).
+    ///
+    /// # Errors
+    /// When the connection ends or the connect timeout passes without.
+    pub(crate) async fn settled(&self, cluster: &Cluster) -> Result<(), Reason> {
+        let deadline = Deadline::new();
+        deadline.set_after(cluster.config().connect_timeout);
+        poll_fn(|cx| {
+            if self.connection.is_settled.get() {
+                return Poll::Ready(Ok(()));
+            }
+            if self.connection.is_closing.get() {
+                return Poll::Ready(Err(Reason::UpstreamConnectFailed));
+            }
+            self.connection.settled.register(cx);
+            deadline.poll_expired(cx).map(|()| Err(Reason::UpstreamConnectTimeout))
+        })
+        .await
+    }
+
     /// Takes the connection out of use for new streams.
     pub(crate) fn close(&self) {
         self.connection.is_closing.set(true);
@@ -138,7 +178,7 @@ impl Drop for H2Lease {
         if streams == 0 {
             self.connection.idle_since.set(clock::now());
             if self.connection.is_closing.get() {
-                self.connection.retire.notify_all();
+                self.connection.wake.notify_all();
             }
         }
         self.endpoint.h2.call_line(&self.endpoint);
@@ -148,9 +188,12 @@ impl Drop for H2Lease {
 impl H2Connection {
     fn has_room(&self) -> bool {
         let streams = self.streams.get();
-        !self.is_closing.get()
-            && streams < self.streams_max
-            && streams < self.send.borrow().current_max_send_streams()
+        let limit = if self.is_settled.get() {
+            self.streams_max.min(self.send.borrow().current_max_send_streams())
+        } else {
+            1
+        };
+        !self.is_closing.get() && streams < limit
     }
 
     /// Why no stream can be opened any more.
@@ -191,30 +234,39 @@ impl Pool {
             let line = self.line.borrow();
             let Some(first) = line.front() else { return };
             let config = &first.cluster.config().pool;
-            let dialling = self.dialling.get();
-            let open = self.connections.borrow().iter().filter(|c| !c.is_closing.get()).count();
-            let expected = dialling.saturating_mul(usize::try_from(config.h2_streams_max).unwrap_or(usize::MAX));
-            if line.len() <= expected || open + dialling >= config.h2_connections_max {
+            let pending = self.pending.get();
+            let is_open = |c: &&Rc<H2Connection>| c.is_settled.get() && !c.is_closing.get();
+            let open = self.connections.borrow().iter().filter(is_open).count();
+            let expected = pending.saturating_mul(usize::try_from(config.h2_streams_max).unwrap_or(usize::MAX));
+            if line.len() <= expected || open + pending >= config.h2_connections_max {
                 return;
             }
             let cluster = Rc::clone(&first.cluster);
             drop(line);
-            self.dialling.set(dialling + 1);
+            self.pending.set(pending + 1);
             core_runtime::spawn(drive::run(cluster, Rc::clone(endpoint)));
         }
     }
 
-    /// A connection that was dialled is there.
+    /// A connection that was dialled is there; its peer has not spoken yet.
     fn joined(&self, connection: &Rc<H2Connection>, endpoint: &Rc<Endpoint>) {
-        self.dialling.set(self.dialling.get() - 1);
         self.connections.borrow_mut().push(Rc::clone(connection));
         self.call_line(endpoint);
     }
 
-    /// Dialling came to nothing. Without any connection nobody in line can be served.
-    fn not_joined(&self, reason: Reason) {
-        self.dialling.set(self.dialling.get() - 1);
-        if self.dialling.get() > 0 || !self.connections.borrow().is_empty() {
+    /// The peer's SETTINGS have come.
+    fn settled(&self, connection: &H2Connection, endpoint: &Rc<Endpoint>) {
+        self.pending.set(self.pending.get() - 1);
+        connection.is_settled.set(true);
+        connection.settled.notify_all();
+        self.call_line(endpoint);
+        self.dial_for_line(endpoint);
+    }
+
+    /// A connection did not come about. Without any other nobody in line can be served.
+    fn failed(&self, reason: Reason) {
+        self.pending.set(self.pending.get() - 1);
+        if self.pending.get() > 0 || !self.connections.borrow().is_empty() {
             return;
         }
         let line = std::mem::take(&mut *self.line.borrow_mut());
@@ -228,10 +280,14 @@ impl Pool {
         }
     }
 
-    /// A connection is over.
-    fn left(&self, connection: &Rc<H2Connection>, endpoint: &Rc<Endpoint>) {
+    /// A connection is over, for `reason` when its peer never spoke.
+    fn left(&self, connection: &Rc<H2Connection>, endpoint: &Rc<Endpoint>, reason: Reason) {
         connection.is_closing.set(true);
+        connection.settled.notify_all();
         self.connections.borrow_mut().retain(|other| !Rc::ptr_eq(other, connection));
+        if !connection.is_settled.get() {
+            self.failed(reason);
+        }
         self.call_line(endpoint);
         self.dial_for_line(endpoint);
     }
@@ -242,7 +298,7 @@ impl Pool {
             let is_idle = connection.streams.get() == 0;
             if is_idle && now.saturating_sub(connection.idle_since.get()) >= idle_timeout {
                 connection.is_closing.set(true);
-                connection.retire.notify_all();
+                connection.wake.notify_all();
             }
         }
     }

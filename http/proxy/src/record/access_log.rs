@@ -9,9 +9,9 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use http_wire::head::Version;
+use http_wire::number::{push_address, push_number, push_socket_address, push_time};
 
 use super::escape::{Value, write_escaped};
-use super::number::{push_address, push_number, push_socket_address, push_time};
 use super::outcome::{Outcome, Stage};
 use super::redact::{push_query, push_url};
 

@@ -10,7 +10,6 @@ mod escape;
 mod histogram;
 mod metrics;
 mod names;
-mod number;
 mod outcome;
 mod redact;
 mod rows;

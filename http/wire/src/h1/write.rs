@@ -6,7 +6,7 @@
 //! as it was.
 
 use super::{Persistence, WriteError};
-use crate::decimal::Decimal;
+use crate::number::push_number;
 use crate::fields::{FieldSet, Fields};
 use crate::head::{BodyLength, Method, RequestHead, ResponseHead, Version};
 use crate::token::{BLOCK_BYTES, Block, first_bits, is_token};
@@ -148,7 +148,7 @@ pub fn write_response_head(
     let (length, sent) = plan_response(head, framing);
     out.reserve(head.fields.wire_bytes_max() + 256);
     out.extend_from_slice(b"HTTP/1.1 ");
-    write_decimal(out, u64::from(head.status));
+    push_number(out, u64::from(head.status));
     out.push(b' ');
     out.extend_from_slice(reason_phrase(head.status));
     out.extend_from_slice(b"\r\n");
@@ -208,7 +208,7 @@ fn write_length(out: &mut Vec<u8>, length: Length) {
         Length::Absent => {}
         Length::Bytes(bytes) => {
             out.extend_from_slice(b"content-length: ");
-            write_decimal(out, bytes);
+            push_number(out, bytes);
             out.extend_from_slice(b"\r\n");
         }
         Length::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
@@ -266,9 +266,6 @@ pub fn write_last_chunk(out: &mut Vec<u8>, trailers: Option<&Fields>) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn write_decimal(out: &mut Vec<u8>, number: u64) {
-    out.extend_from_slice(Decimal::new(number).as_bytes());
-}
 
 /// The phrase of RFC 9110 §15 (and RFC 6585) for people who read wires; nothing else reads it.
 const fn reason_phrase(status: u16) -> &'static [u8] {

@@ -1,5 +1,5 @@
-//! The task of one upstream HTTP/2 connection: dials, waits for the peer's SETTINGS, then reads, writes and pings
-//! until it is over. Started by the pool; tells the pool how it went.
+//! The task of one upstream HTTP/2 connection: dials, then reads, writes and pings until it is over. Started by the
+//! pool; tells the pool how it goes.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -41,48 +41,41 @@ type Link = Connection<H2Io, Chunk>;
 
 /// Dials and runs a connection to its end.
 pub(super) async fn run(cluster: Rc<Cluster>, endpoint: Rc<Endpoint>) {
-    let (io, link, shared, keep_alive) = match open(&cluster, &endpoint).await {
+    let (io, link, shared, mut timers) = match open(&cluster, &endpoint).await {
         Ok(opened) => opened,
-        Err(reason) => return endpoint.h2.not_joined(reason),
+        Err(reason) => return endpoint.h2.failed(reason),
     };
     drop(cluster);
     endpoint.h2.joined(&shared, &endpoint);
-    drive(&io, link, &shared, &endpoint, keep_alive).await;
-    endpoint.h2.left(&shared, &endpoint);
+    let reason = drive(&io, link, &shared, &endpoint, &mut timers).await;
+    endpoint.h2.left(&shared, &endpoint, reason);
     // What the crate still wants to say (GOAWAY) leaves if the socket takes it at once.
     match poll_fn(|cx| Poll::Ready(io.poll_drain(cx))).await {
         Poll::Ready(Ok(()) | Err(io::Error { .. })) | Poll::Pending => {}
     }
 }
 
-/// A connection whose peer has sent its SETTINGS: before that neither its limit of streams nor whether it knows
-/// extended CONNECT is known (RFC 9113 §3.4, RFC 8441 §3).
+/// What limits the silence of a peer.
+struct Timers {
+    /// Until its SETTINGS.
+    settle: Deadline,
+    keep_alive: KeepAlive,
+}
+
 async fn open(
     cluster: &Cluster,
     endpoint: &Endpoint,
-) -> Result<(H2Io, Link, Rc<H2Connection>, KeepAlive), Reason> {
+) -> Result<(H2Io, Link, Rc<H2Connection>, Timers), Reason> {
     let config = cluster.config();
-    let deadline = Deadline::new();
-    deadline.set_after(config.connect_timeout);
+    let settle = Deadline::new();
+    settle.set_after(config.connect_timeout);
     let (transport, connect) = dial::dial(cluster, endpoint).await?;
     let io = H2Io::new(transport, None, None);
+    // Only writes the preface and SETTINGS into memory.
     let (send, mut link) = builder(&config.pool)
         .handshake::<_, Chunk>(io.clone())
         .await
         .map_err(|_failed| Reason::UpstreamConnectFailed)?;
-    poll_fn(|cx| {
-        let polled = Pin::new(&mut link).poll(cx);
-        let drained = io.poll_drain(cx);
-        match (polled, drained) {
-            (Poll::Ready(Err(error)), _) if !error.is_io() => Poll::Ready(Err(Reason::UpstreamH2ProtocolError)),
-            (Poll::Ready(Ok(()) | Err(_)), _) | (_, Poll::Ready(Err(_))) => {
-                Poll::Ready(Err(Reason::UpstreamConnectFailed))
-            }
-            _ if io.has_first_frame() => Poll::Ready(Ok(())),
-            _ => deadline.poll_expired(cx).map(|()| Err(Reason::UpstreamConnectTimeout)),
-        }
-    })
-    .await?;
     let keep_alive = KeepAlive::new(link.ping_pong(), &config.pool);
     let shared = Rc::new(H2Connection {
         send: RefCell::new(send),
@@ -92,9 +85,12 @@ async fn open(
         requests: Cell::new(0),
         idle_since: Cell::new(clock::now()),
         connect: Cell::new(Some(connect)),
-        retire: Signal::new(),
+        is_settled: Cell::new(false),
+        settled: Signal::new(),
+        input: io.input_probe(),
+        wake: Signal::new(),
     });
-    Ok((io, link, shared, keep_alive))
+    Ok((io, link, shared, Timers { settle, keep_alive }))
 }
 
 fn builder(config: &PoolConfig) -> h2::client::Builder {
@@ -114,34 +110,47 @@ fn builder(config: &PoolConfig) -> h2::client::Builder {
     builder
 }
 
-/// Reads, writes and pings until the connection is over or is told to retire and has no streams left.
+/// Reads, writes and pings until the connection is over or is told to retire and has no streams left. Says why, for
+/// a connection whose peer never spoke.
 async fn drive(
     io: &H2Io,
     mut link: Link,
     shared: &Rc<H2Connection>,
     endpoint: &Rc<Endpoint>,
-    mut keep_alive: KeepAlive,
-) {
+    timers: &mut Timers,
+) -> Reason {
     poll_fn(|cx| {
-        let over = Pin::new(&mut link).poll(cx).is_ready();
-        let failed = matches!(io.poll_drain(cx), Poll::Ready(Err(_)));
-        let silent = keep_alive.poll_silent(cx).is_ready();
-        if over || failed || silent {
-            return Poll::Ready(());
+        shared.wake.register(cx);
+        let polled = Pin::new(&mut link).poll(cx);
+        let drained = io.poll_drain(cx);
+        match (polled, drained) {
+            (Poll::Ready(Err(error)), _) if !error.is_io() => return Poll::Ready(Reason::UpstreamH2ProtocolError),
+            (Poll::Ready(Ok(()) | Err(_)), _) | (_, Poll::Ready(Err(_))) => {
+                return Poll::Ready(Reason::UpstreamConnectFailed);
+            }
+            (Poll::Pending, Poll::Ready(Ok(())) | Poll::Pending) => {}
+        }
+        if !shared.is_settled.get() {
+            if io.has_first_frame() {
+                endpoint.h2.settled(shared, endpoint);
+            } else if timers.settle.poll_expired(cx).is_ready() {
+                return Poll::Ready(Reason::UpstreamConnectTimeout);
+            }
+        }
+        if timers.keep_alive.poll_silent(cx).is_ready() {
+            return Poll::Ready(Reason::UpstreamConnectFailed);
         }
         if shared.error().is_some() {
             // GOAWAY: streams that the peer has seen go on (RFC 9113 §6.8).
             endpoint.h2.closing(shared, endpoint);
         }
         if shared.streams.get() > 0 {
-            shared.retire.register(cx);
             return Poll::Pending;
         }
         io.release_buffers();
-        shared.retire.register(cx);
-        if shared.is_closing.get() { Poll::Ready(()) } else { Poll::Pending }
+        if shared.is_closing.get() { Poll::Ready(Reason::UpstreamConnectFailed) } else { Poll::Pending }
     })
-    .await;
+    .await
 }
 
 /// PINGs an upstream connection, so that a dead one is found before a request is lost on it (RFC 9113 §6.7).
