@@ -1,5 +1,6 @@
 //! Temporary directories, removed when dropped unless the test failed: then they stay, for a look.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -27,13 +28,18 @@ impl TempDir {
         &self.path
     }
 
-    /// Writes `content` to `relative`, making the folders on the way, and returns the whole path.
+    /// Writes `content` to `relative`, making the folders on the way, and returns the whole path. Private keys
+    /// (`*.key`) are for their owner only.
     pub fn write(&self, relative: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path.join(relative);
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).expect("the temporary directory is writable");
         }
         std::fs::write(&path, content).expect("the temporary directory is writable");
+        if path.extension().is_some_and(|extension| extension == "key") {
+            let owner_only = std::fs::Permissions::from_mode(0o600);
+            std::fs::set_permissions(&path, owner_only).expect("our own file");
+        }
         path
     }
 }

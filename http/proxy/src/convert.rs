@@ -57,7 +57,9 @@ pub(crate) fn request_from_h2(
             return Err(Reason::BadFieldValue);
         }
         match FieldId::from_lower(name.as_str().as_bytes()) {
-            FieldId::ContentLength => set_length(&mut length, value).map_err(|()| Reason::BadContentLength)?,
+            FieldId::ContentLength => {
+                set_length(&mut length, value).map_err(|()| Reason::BadContentLength)?
+            }
             FieldId::Host if host.is_some_and(|first| first != value) => return Err(Reason::HostConflict),
             FieldId::Host => host = Some(value),
             FieldId::Te if value.eq_ignore_ascii_case(b"trailers") => te_trailers = true,
@@ -94,7 +96,11 @@ fn push_name(fields: &mut Fields, name: &str, value: &[u8]) -> Result<(), Reason
     fields.push_name(name.as_bytes(), value).map_err(|_bad| Reason::BadFieldValue)
 }
 
-fn set_h2_target(parts: &http::request::Parts, protocol: Option<&str>, head: &mut RequestHead) -> Result<(), Reason> {
+fn set_h2_target(
+    parts: &http::request::Parts,
+    protocol: Option<&str>,
+    head: &mut RequestHead,
+) -> Result<(), Reason> {
     let bad = |_: FieldError| Reason::BadTarget;
     if let Some(authority) = parts.uri.authority() {
         head.set_authority(authority.as_str().as_bytes()).map_err(bad)?;
@@ -198,7 +204,9 @@ pub(crate) fn response_from_h2(
             return Err(Reason::UpstreamBadFieldValue);
         }
         match FieldId::from_lower(name.as_str().as_bytes()) {
-            FieldId::ContentLength => set_length(&mut length, value).map_err(|()| Reason::UpstreamBadContentLength)?,
+            FieldId::ContentLength => {
+                set_length(&mut length, value).map_err(|()| Reason::UpstreamBadContentLength)?
+            }
             FieldId::Connection
             | FieldId::KeepAlive
             | FieldId::ProxyConnection
@@ -226,7 +234,9 @@ pub(crate) fn trailers_from_h2(trailers: &HeaderMap) -> Fields {
     for (name, value) in trailers {
         let name = name.as_str().as_bytes();
         // A value that may not stand in h1 is dropped with the field: trailers are optional by nature.
-        if may_be_trailer(FieldId::from_lower(name), name) && fields.push_name(name, value.as_bytes()).is_err() {
+        if may_be_trailer(FieldId::from_lower(name), name)
+            && fields.push_name(name, value.as_bytes()).is_err()
+        {
             continue;
         }
     }
@@ -248,7 +258,8 @@ struct Arena {
 impl Arena {
     fn of(fields: &Fields, before: &[&[u8]]) -> Self {
         let room = before.iter().map(|part| part.len()).sum::<usize>();
-        let mut bytes = Vec::with_capacity(room + fields.iter().map(|field| field.value.len()).sum::<usize>());
+        let mut bytes =
+            Vec::with_capacity(room + fields.iter().map(|field| field.value.len()).sum::<usize>());
         before.iter().for_each(|part| bytes.extend_from_slice(part));
         fields.iter().for_each(|field| bytes.extend_from_slice(field.value));
         Self { bytes: Bytes::from(bytes), taken: 0 }
@@ -261,7 +272,12 @@ impl Arena {
         self.bytes.slice(from..self.taken)
     }
 
-    fn fields_to_h2(&mut self, fields: &Fields, left_out: FieldSet, into: &mut HeaderMap) -> Result<(), FieldError> {
+    fn fields_to_h2(
+        &mut self,
+        fields: &Fields,
+        left_out: FieldSet,
+        into: &mut HeaderMap,
+    ) -> Result<(), FieldError> {
         into.reserve(fields.len());
         for field in fields.iter() {
             let value = self.take(field.value.len());
@@ -408,12 +424,15 @@ mod tests {
     fn a_request_passes_from_h2_to_h2_as_it_was() {
         let limits = RequestLimits { fields_max: 50, scheme: Scheme::Http };
         let mut head = RequestHead::default();
-        let fields = [("x-custom", "1"), ("accept", "*/*"), ("cookie", "a=1"), ("x-custom", ""), ("cookie", "b=2")];
+        let fields =
+            [("x-custom", "1"), ("accept", "*/*"), ("cookie", "a=1"), ("x-custom", ""), ("cookie", "b=2")];
         request_from_h2(&parts(&fields), None, true, &limits, &mut head).expect("a legal request");
         head.fields.push_name(b"connection", b"close").expect("a policy may do that");
         let sent = request_to_h2(&head, BodyLength::Empty, true, Scheme::Https).expect("h2 can carry it");
         assert_eq!(sent.uri().to_string(), "https://a.example/x?y");
-        let values = |name: &str| -> Vec<&[u8]> { sent.headers().get_all(name).iter().map(HeaderValue::as_bytes).collect() };
+        let values = |name: &str| -> Vec<&[u8]> {
+            sent.headers().get_all(name).iter().map(HeaderValue::as_bytes).collect()
+        };
         assert_eq!(values("x-custom"), [&b"1"[..], b""]);
         assert_eq!(values("accept"), [b"*/*"]);
         assert_eq!(values("cookie"), [b"a=1; b=2"]);
@@ -432,7 +451,10 @@ mod tests {
         head.fields.push(FieldId::SecWebsocketVersion, b"13").expect("a value");
         let sent = request_to_h2(&head, BodyLength::Streamed, false, Scheme::Http).expect("h2 can carry it");
         assert_eq!(sent.method(), http::Method::CONNECT);
-        assert_eq!(sent.extensions().get::<h2::ext::Protocol>().map(h2::ext::Protocol::as_str), Some("websocket"));
+        assert_eq!(
+            sent.extensions().get::<h2::ext::Protocol>().map(h2::ext::Protocol::as_str),
+            Some("websocket")
+        );
         assert_eq!(sent.headers().get("sec-websocket-version").map(HeaderValue::as_bytes), Some(&b"13"[..]));
         assert!(!sent.headers().contains_key("sec-websocket-key"));
     }
@@ -440,7 +462,9 @@ mod tests {
     #[test]
     fn trailers_do_not_frame_route_or_vouch() {
         let mut map = HeaderMap::new();
-        for name in ["x-sum", "grpc-status", "content-length", "host", "authorization", "x-forwarded-for", "te"] {
+        for name in
+            ["x-sum", "grpc-status", "content-length", "host", "authorization", "x-forwarded-for", "te"]
+        {
             map.append(HeaderName::from_static(name), HeaderValue::from_static("0"));
         }
         let fields = trailers_from_h2(&map);

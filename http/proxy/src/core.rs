@@ -19,9 +19,9 @@ use rustc_hash::FxHashMap;
 use tls::{ServerContext, TicketKeys};
 
 use crate::balance::Rng;
+use crate::log::AccessLog;
 use crate::pool::Clusters;
 use crate::reason::Reason;
-use crate::log::AccessLog;
 use crate::record::{CoreStats, StatTable, TableSizes};
 use crate::snapshot::{ListenerConfig, Snapshot, StatId, TicketSource};
 use crate::survey::{Generations, Left, LiveConn, LiveConns, Survey, SurveyOf};
@@ -174,7 +174,8 @@ impl Core {
     pub(crate) fn rotate_tickets(&self, keys: &TicketKeys) {
         let snapshot = self.snapshot();
         let mut rotated = self.rotated.borrow_mut();
-        for listener in snapshot.listeners.iter().filter(|listener| listener.tickets == TicketSource::Process) {
+        for listener in snapshot.listeners.iter().filter(|listener| listener.tickets == TicketSource::Process)
+        {
             if let Some(Ok(context)) = listener.tls.as_ref().map(|context| context.with_ticket_keys(keys)) {
                 rotated.insert(listener.stat, Rc::new(context));
             }

@@ -5,7 +5,6 @@ use std::cell::{Cell, RefCell};
 
 use core_runtime::mailbox::{SendError, Sender};
 
-
 /// Whole lines for one sink.
 #[derive(Debug)]
 pub struct LogBatch {

@@ -208,14 +208,17 @@ impl<'a> Relay<'a> {
         poll_fn(|cx| {
             self.poll_upload(cx)?;
             let mut unlimited = BodyMeter::new(None);
-            let (result, moved) = pump(self.upstream, self.downstream, &mut self.response, &mut unlimited, cx);
+            let (result, moved) =
+                pump(self.upstream, self.downstream, &mut self.response, &mut unlimited, cx);
             self.note_progress(moved);
             match result {
                 Poll::Ready(Ok(())) => return Poll::Ready(Ok(())),
                 Poll::Ready(Err(PumpError::Sink(error))) => {
                     return Poll::Ready(Err(RelayError::Downstream(error)));
                 }
-                Poll::Ready(Err(PumpError::Source(error))) => return Poll::Ready(Err(RelayError::Upstream(error))),
+                Poll::Ready(Err(PumpError::Source(error))) => {
+                    return Poll::Ready(Err(RelayError::Upstream(error)));
+                }
                 Poll::Ready(Err(PumpError::TooLarge)) | Poll::Pending => {}
             }
             if self.downstream.poll_gone(cx).is_ready() {
@@ -235,14 +238,17 @@ impl<'a> Relay<'a> {
         poll_fn(|cx| {
             let mut unlimited = BodyMeter::new(None);
             let (up, moved_up) = pump(self.downstream, self.upstream, &mut self.request, &mut unlimited, cx);
-            let (down, moved_down) = pump(self.upstream, self.downstream, &mut self.response, &mut unlimited, cx);
+            let (down, moved_down) =
+                pump(self.upstream, self.downstream, &mut self.response, &mut unlimited, cx);
             self.note_progress(moved_up + moved_down);
             match (up, down) {
                 (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => return Poll::Ready(Ok(())),
-                (Poll::Ready(Err(PumpError::Source(error))), _) | (_, Poll::Ready(Err(PumpError::Sink(error)))) => {
+                (Poll::Ready(Err(PumpError::Source(error))), _)
+                | (_, Poll::Ready(Err(PumpError::Sink(error)))) => {
                     return Poll::Ready(Err(RelayError::Downstream(error)));
                 }
-                (Poll::Ready(Err(PumpError::Sink(error))), _) | (_, Poll::Ready(Err(PumpError::Source(error)))) => {
+                (Poll::Ready(Err(PumpError::Sink(error))), _)
+                | (_, Poll::Ready(Err(PumpError::Source(error)))) => {
                     return Poll::Ready(Err(RelayError::Upstream(error)));
                 }
                 _ => {}

@@ -59,12 +59,25 @@ fn relay<'a>(
     idle: IdleLimits,
     body_bytes_max: Option<u64>,
 ) -> Relay<'a> {
-    Relay::new(downstream, upstream, Direction::default(), BodyMeter::new(body_bytes_max), idle, idle_deadline)
+    Relay::new(
+        downstream,
+        upstream,
+        Direction::default(),
+        BodyMeter::new(body_bytes_max),
+        idle,
+        idle_deadline,
+    )
 }
 
-async fn until_head(relay: &mut Relay<'_>, deadline: &Deadline, timeout: Duration) -> Result<u16, RelayError> {
+async fn until_head(
+    relay: &mut Relay<'_>,
+    deadline: &Deadline,
+    timeout: Duration,
+) -> Result<u16, RelayError> {
     let mut head = ResponseHead::default();
-    relay.until_head(deadline, Some(timeout), |side, cx| side.poll_response_head(cx, Method::Post, &mut head)).await?;
+    relay
+        .until_head(deadline, Some(timeout), |side, cx| side.poll_response_head(cx, Method::Post, &mut head))
+        .await?;
     Ok(head.status)
 }
 
@@ -86,7 +99,8 @@ fn an_upload_passes_and_the_answer_comes_back() {
             write_all(&backend, b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n").await;
             std::future::pending::<()>().await;
         });
-        let mut relay = relay(&mut rig.downstream, &mut rig.upstream, &rig.idle, limits(20_000, 20_000), None);
+        let mut relay =
+            relay(&mut rig.downstream, &mut rig.upstream, &rig.idle, limits(20_000, 20_000), None);
         assert_eq!(until_head(&mut relay, &rig.response, LONG).await.expect("an answer"), 201);
         assert!(relay.has_sent_request());
         assert_eq!(relay.request.bytes, 200_000);
@@ -111,7 +125,8 @@ fn an_early_answer_is_not_lost_when_the_backend_stops_reading() {
             write_all(&backend, b"HTTP/1.1 413 Too Large\r\ncontent-length: 3\r\n\r\nbig").await;
             std::future::pending::<()>().await;
         });
-        let mut relay = relay(&mut rig.downstream, &mut rig.upstream, &rig.idle, limits(20_000, 20_000), None);
+        let mut relay =
+            relay(&mut rig.downstream, &mut rig.upstream, &rig.idle, limits(20_000, 20_000), None);
         assert_eq!(until_head(&mut relay, &rig.response, LONG).await.expect("the early answer"), 413);
         assert!(!relay.has_sent_request(), "the upload was not finished");
     });
@@ -146,10 +161,15 @@ fn the_response_timeout_runs_from_the_whole_request() {
             std::future::pending::<()>().await;
         });
         let began = core_runtime::clock::now();
-        let mut relay = relay(&mut rig.downstream, &mut rig.upstream, &rig.idle, limits(20_000, 20_000), None);
-        let error = until_head(&mut relay, &rig.response, Duration::from_millis(50)).await.expect_err("no answer");
+        let mut relay =
+            relay(&mut rig.downstream, &mut rig.upstream, &rig.idle, limits(20_000, 20_000), None);
+        let error =
+            until_head(&mut relay, &rig.response, Duration::from_millis(50)).await.expect_err("no answer");
         assert!(matches!(error, RelayError::Deadline), "{error:?}");
-        assert!(core_runtime::clock::now() - began >= Duration::from_millis(170), "120 ms of upload came first");
+        assert!(
+            core_runtime::clock::now() - began >= Duration::from_millis(170),
+            "120 ms of upload came first"
+        );
     });
 }
 
@@ -158,7 +178,8 @@ fn a_body_over_the_limit_stops_the_upload() {
     on_shard(|| async {
         let mut rig = rig(BodyLength::Streamed).await;
         write_all(&rig.client, b"5\r\nhello\r\n6\r\n world\r\n").await;
-        let mut relay = relay(&mut rig.downstream, &mut rig.upstream, &rig.idle, limits(20_000, 20_000), Some(8));
+        let mut relay =
+            relay(&mut rig.downstream, &mut rig.upstream, &rig.idle, limits(20_000, 20_000), Some(8));
         let error = until_head(&mut relay, &rig.response, LONG).await.expect_err("11 bytes of 8");
         assert!(matches!(error, RelayError::BodyTooLarge), "{error:?}");
     });
@@ -175,7 +196,8 @@ fn a_client_that_resets_ends_the_wait() {
             paced(Duration::from_millis(20)).await;
             drop(client);
         });
-        let mut relay = relay(&mut rig.downstream, &mut rig.upstream, &rig.idle, limits(20_000, 20_000), None);
+        let mut relay =
+            relay(&mut rig.downstream, &mut rig.upstream, &rig.idle, limits(20_000, 20_000), None);
         let error = until_head(&mut relay, &rig.response, LONG).await.expect_err("gone");
         assert!(matches!(error, RelayError::ClientGone | RelayError::Downstream(_)), "{error:?}");
     });

@@ -3,10 +3,10 @@
 
 use std::fmt::Write as _;
 
-use http_wire::number::Decimal;
 use http_wire::fields::{FieldError, FieldId, Fields};
 use http_wire::grpc;
 use http_wire::head::{RequestHead, ResponseHead};
+use http_wire::number::Decimal;
 
 use crate::reason::Reason;
 use crate::snapshot::ErrorPage;
@@ -50,7 +50,8 @@ pub(crate) fn dress(
         head.fields.push_name(field.name, field.value)?;
     }
     let is_error = reply.status >= 400 && reply.body.is_empty();
-    if is_error && let Some(content_type) = request.fields.get(FieldId::ContentType)
+    if is_error
+        && let Some(content_type) = request.fields.get(FieldId::ContentType)
         && grpc::is_grpc(content_type)
     {
         return dress_grpc(reply, content_type, head);
@@ -88,12 +89,14 @@ fn dress_grpc(reply: &mut Reply, content_type: &[u8], head: &mut ResponseHead) -
 /// The problem document. All words are ours or hexadecimal, so nothing needs escaping.
 fn problem(reason: Reason, status: u16, request_id: &[u8]) -> Vec<u8> {
     let mut text = String::new();
-    let request_id: String =
-        String::from_utf8_lossy(request_id).chars().filter(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\')).collect();
-    let written = write!(
+    let request_id: String = String::from_utf8_lossy(request_id)
+        .chars()
+        .filter(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\'))
+        .collect();
+    let written = writeln!(
         text,
         "{{\"type\":\"about:blank\",\"title\":\"{}\",\"status\":{status},\"code\":\"{}\",\"detail\":\"{}\",\
-         \"request_id\":\"{request_id}\"}}\n",
+         \"request_id\":\"{request_id}\"}}",
         reason.title(),
         reason.code(),
         detail(reason),

@@ -74,7 +74,8 @@ fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
-        let word = group.iter().fold(0u32, |word, byte| (word << 8) | u32::from(*byte)) << (8 * (3 - group.len()));
+        let word =
+            group.iter().fold(0u32, |word, byte| (word << 8) | u32::from(*byte)) << (8 * (3 - group.len()));
         for place in 0..4 {
             let index = usize::try_from((word >> (18 - 6 * place)) & 63).unwrap_or(0);
             text.push(if place <= group.len() { char::from(ALPHABET[index]) } else { '=' });
@@ -95,9 +96,14 @@ mod tests {
 
     #[test]
     fn base64_pads_every_length() {
-        for (bytes, text) in
-            [(&b""[..], ""), (b"f", "Zg=="), (b"fo", "Zm8="), (b"foo", "Zm9v"), (b"foob", "Zm9vYg=="), (b"fooba", "Zm9vYmE=")]
-        {
+        for (bytes, text) in [
+            (&b""[..], ""),
+            (b"f", "Zg=="),
+            (b"fo", "Zm8="),
+            (b"foo", "Zm9v"),
+            (b"foob", "Zm9vYg=="),
+            (b"fooba", "Zm9vYmE="),
+        ] {
             assert_eq!(base64(bytes), text);
         }
     }
@@ -125,6 +131,10 @@ mod tests {
         assert_eq!(accept(&asked, &mut other), Err(Reason::UpstreamBadUpgrade));
         other.set_protocol(b"websocket").expect("a token");
         assert_eq!(accept(&asked, &mut other), Ok(true));
-        assert_eq!(accept(&asked, &mut response(200)), Ok(false), "a 200 leaves the connection in HTTP (C07)");
+        assert_eq!(
+            accept(&asked, &mut response(200)),
+            Ok(false),
+            "a 200 leaves the connection in HTTP (C07)"
+        );
     }
 }

@@ -97,7 +97,8 @@ fn bare(text: &[u8], is_port: fn(&[u8]) -> bool) -> Option<IpAddr> {
 /// 1 to 65535 in at most five digits.
 fn is_port(text: &[u8]) -> bool {
     let is_number = matches!(text.len(), 1..=5) && text.iter().all(u8::is_ascii_digit);
-    let port = text.iter().fold(0u32, |port, digit| (port * 10 + u32::from(digit.wrapping_sub(b'0'))) & 0xf_ffff);
+    let port =
+        text.iter().fold(0u32, |port, digit| (port * 10 + u32::from(digit.wrapping_sub(b'0'))) & 0xf_ffff);
     is_number && (1..=65_535).contains(&port)
 }
 

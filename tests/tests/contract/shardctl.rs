@@ -70,8 +70,18 @@ fn explain_follows_requests_through_the_gateway_example() {
             &["answer      redirect 308, path /products/a"],
         ),
         ("GET http://any.example:8080/x", &[], 0, &["route       status/to-https"]),
-        ("GET https://nobody.example:8443/", &[], 1, &["answer      404 no_virtual_host: Host is not served"]),
-        ("GET https://shop.example.test:8443/a%2Fb", &[], 1, &["answer      400 path_rejected: Path refused"]),
+        (
+            "GET https://nobody.example:8443/",
+            &[],
+            1,
+            &["answer      404 no_virtual_host: Host is not served"],
+        ),
+        (
+            "GET https://shop.example.test:8443/a%2Fb",
+            &[],
+            1,
+            &["answer      400 path_rejected: Path refused"],
+        ),
     ];
     for (request, fields, wanted, lines) in cases {
         let (method, url) = request.split_once(' ').expect("a method and a URL");

@@ -36,19 +36,12 @@ fn directory(text: &str) -> TempDir {
     for (name, host) in [("one", "one.example"), ("two", "*.two.example")] {
         let leaf = authority.leaf(&[host]);
         dir.write(&format!("tls/{name}.pem"), &leaf.certificate_pem);
-        let key = dir.write(&format!("tls/{name}.key"), &leaf.key_pem);
-        only_ours(&key);
+        dir.write(&format!("tls/{name}.key"), &leaf.key_pem);
     }
     for number in 0..3_u8 {
-        only_ours(&dir.write(&format!("tls/tickets-{number}"), vec![number + 1; 80]));
+        dir.write(&format!("tls/tickets-{number}.key"), vec![number + 1; 80]);
     }
     dir
-}
-
-/// Keys that others may read are warned of.
-fn only_ours(path: &Path) {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("our own file");
 }
 
 #[test]

@@ -87,7 +87,9 @@ fn an_actual_request_is_marked_for_its_origin_only() {
     );
     assert_eq!(tests::message::all(&response.fields, "access-control-allow-origin").len(), 1);
     assert!(varies(&response), "{response:?}");
-    for lines in ["", "Origin: https://evil.example\r\n", "Origin: null\r\n", "Origin: https://app.example.evil\r\n"] {
+    for lines in
+        ["", "Origin: https://evil.example\r\n", "Origin: null\r\n", "Origin: https://app.example.evil\r\n"]
+    {
         let response = ask(&proxy, "GET", lines);
         assert_eq!(response.status, 200, "{lines:?}: the browser decides, not the proxy");
         has(&response, &[("access-control-allow-origin", None), ("access-control-allow-credentials", None)]);
@@ -103,23 +105,16 @@ fn an_open_policy_allows_everybody_and_no_credentials() {
     let open = Cors { origins: vec!["*".to_owned()], methods: vec!["GET".to_owned()], ..Cors::default() };
     let (_origin, proxy) = behind(open);
     let response = ask(&proxy, "GET", "Origin: https://any.example\r\n");
-    has(
-        &response,
-        &[("access-control-allow-origin", Some("*")), ("access-control-allow-credentials", None)],
-    );
+    has(&response, &[("access-control-allow-origin", Some("*")), ("access-control-allow-credentials", None)]);
     let response = ask(&proxy, "OPTIONS", &format!("Origin: https://any.example\r\n{PREFLIGHT}"));
     assert_eq!(response.status, 204);
-    has(
-        &response,
-        &[("access-control-allow-origin", Some("*")), ("access-control-allow-credentials", None)],
-    );
+    has(&response, &[("access-control-allow-origin", Some("*")), ("access-control-allow-credentials", None)]);
 }
 
 #[test]
 fn an_error_of_the_proxy_can_be_read_by_the_page_too() {
-    let proxy = Proxy::start(
-        Config::to(tests::origin::echo().address()).route(|route| route.cors = Some(rules())),
-    );
+    let proxy =
+        Proxy::start(Config::to(tests::origin::echo().address()).route(|route| route.cors = Some(rules())));
     let response = ask(&proxy, "GET", "Origin: https://app.example\r\n");
     assert_eq!(response.status, 503, "the endpoint is gone: {response:?}");
     has(&response, &[("access-control-allow-origin", Some("https://app.example"))]);

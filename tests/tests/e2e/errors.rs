@@ -11,8 +11,8 @@ use tests::{Config, Origin, Proxy, Response, Route, client, origin};
 const FAILURES: [(&str, u16, &str); 5] = [
     ("/refused", 503, "upstream_connect_refused"),
     ("/late", 504, "upstream_timeout_first_byte"),
-    ("/nonsense", 502, "upstream_bad_response"),
-    ("/denied", 403, "client_denied"),
+    ("/nonsense", 502, "upstream_bad_status_line"),
+    ("/denied", 403, "address_denied"),
     ("/none", 404, "no_route"),
 ];
 
@@ -33,7 +33,9 @@ fn failing(change: impl FnOnce(&mut Config)) -> (Vec<Origin>, Proxy) {
             .to("late")
             .having(|route| route.timeout = Some(Duration::from_millis(200))),
         Route::prefix("nonsense", "/nonsense").to("nonsense"),
-        Route::prefix("denied", "/denied").to("u").having(|route| route.deny = vec!["127.0.0.0/8".to_owned()]),
+        Route::prefix("denied", "/denied")
+            .to("u")
+            .having(|route| route.deny = vec!["127.0.0.0/8".to_owned()]),
         Route::prefix("own", "/own").to("own"),
     ];
     change(&mut config);
@@ -51,7 +53,10 @@ fn is_problem(response: &Response, status: u16, code: &str) {
         assert!(problem[key].as_str().is_some_and(|text| !text.is_empty()), "{code}: {key} in {problem}");
     }
     let id = problem["request_id"].as_str();
-    assert!(id.is_some_and(|id| !id.is_empty()) && id == response.field("x-request-id"), "{code}: {response:?}");
+    assert!(
+        id.is_some_and(|id| !id.is_empty()) && id == response.field("x-request-id"),
+        "{code}: {response:?}"
+    );
 }
 
 #[test]
@@ -106,7 +111,7 @@ fn pages_of_the_config_take_the_place_of_problem_documents() {
         assert_eq!(response.field("content-type"), Some(kind), "{path}");
         assert!(response.field("x-request-id").is_some(), "{path}");
     }
-    is_problem(&proxy.get("/denied"), 403, "client_denied");
+    is_problem(&proxy.get("/denied"), 403, "address_denied");
     // gRPC callers get a status, never a page.
     block_on(async {
         let mut client = H2Client::connect(proxy.address()).await;

@@ -124,7 +124,8 @@ fn c20_resets_that_a_client_provokes_one_by_one_are_charged_to_it() {
     for number in 0..200 {
         let stream = 2 * number + 1;
         connection.send(&Frame::headers(stream, true, &request_fields("GET", "a.example", "/")));
-        drop(connection.try_send(&Frame::window_update(stream, 0)));
+        // RFC 9113 §6.9.1: a window beyond 2^31-1 is an error of the stream.
+        drop(connection.try_send(&Frame::window_update(stream, 0x7fff_ffff)));
         told = connection.wait_stream(stream).filter(|frame| frame.kind == kind::GOAWAY);
         if told.is_some() {
             break;

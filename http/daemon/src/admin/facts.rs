@@ -62,21 +62,7 @@ impl Facts {
         page.line(format_args!("shard_reloads_total{{result=\"refused\"}} {}", self.reloads_refused));
         page.value("shard_shards", "gauge", "Shards that were started.", self.drivers.len());
         page.value("shard_shards_running", "gauge", "Shards that run.", self.shards_running);
-        page.head(
-            "shard_core_driver_info",
-            "gauge",
-            "Always 1; how a core waits for the kernel, and why not by a ring.",
-        );
-        for (core, driver) in self.drivers.iter().enumerate() {
-            let (driver, reason) = match driver {
-                DriverKind::Ring => ("ring", ""),
-                DriverKind::Epoll { reason } => ("epoll", reason.as_str()),
-            };
-            page.line(format_args!(
-                "shard_core_driver_info{{core=\"{core}\",driver=\"{driver}\",reason=\"{}\"}} 1",
-                Escaped(reason)
-            ));
-        }
+        self.render_drivers(&mut page);
         page.head(
             "shard_series_overflow_total",
             "counter",
@@ -117,6 +103,24 @@ impl Facts {
         );
         system(&mut page);
         out.extend_from_slice(page.text.as_bytes());
+    }
+
+    fn render_drivers(&self, page: &mut Page) {
+        page.head(
+            "shard_core_driver_info",
+            "gauge",
+            "Always 1; how a core waits for the kernel, and why not by a ring.",
+        );
+        for (core, driver) in self.drivers.iter().enumerate() {
+            let (driver, reason) = match driver {
+                DriverKind::Ring => ("ring", ""),
+                DriverKind::Epoll { reason } => ("epoll", reason.as_str()),
+            };
+            page.line(format_args!(
+                "shard_core_driver_info{{core=\"{core}\",driver=\"{driver}\",reason=\"{}\"}} 1",
+                Escaped(reason)
+            ));
+        }
     }
 }
 

@@ -54,7 +54,13 @@ impl Accepting {
     }
 }
 
-async fn accept_each(core: Rc<Core>, listener: Rc<Listener>, stat: StatId, context: AcceptContext, stop: Latch) {
+async fn accept_each(
+    core: Rc<Core>,
+    listener: Rc<Listener>,
+    stat: StatId,
+    context: AcceptContext,
+    stop: Latch,
+) {
     loop {
         let accepted = std::future::poll_fn(|cx| {
             if stop.poll_wait(cx).is_ready() {
@@ -82,14 +88,17 @@ fn place(core: &Rc<Core>, stat: StatId, accepted: Accepted, context: &AcceptCont
         _ => core.index,
     };
     let accepted = match context.shards.get(target) {
-        Some(shard) if target != core.index => match shard.send(Command::Adopt { listener: stat, accepted }) {
-            Ok(()) => return,
-            // The other one is busier than it looked, or gone: keep it.
-            Err(SendError::Full(Command::Adopt { accepted, .. }) | SendError::Closed(Command::Adopt { accepted, .. })) => {
-                accepted
+        Some(shard) if target != core.index => {
+            match shard.send(Command::Adopt { listener: stat, accepted }) {
+                Ok(()) => return,
+                // The other one is busier than it looked, or gone: keep it.
+                Err(
+                    SendError::Full(Command::Adopt { accepted, .. })
+                    | SendError::Closed(Command::Adopt { accepted, .. }),
+                ) => accepted,
+                Err(SendError::Full(_) | SendError::Closed(_)) => return,
             }
-            Err(SendError::Full(_) | SendError::Closed(_)) => return,
-        },
+        }
         _ => accepted,
     };
     adopt(core, stat, accepted);
@@ -101,7 +110,8 @@ pub(crate) fn adopt(core: &Rc<Core>, stat: StatId, accepted: Accepted) {
     let snapshot = core.snapshot();
     let Some(config) = snapshot.listener(stat) else { return };
     let mut stats = core.stats.borrow_mut();
-    let active = stats.listener(stat).map_or(0, |row| row.connections_accepted.saturating_sub(row.connections_closed));
+    let active =
+        stats.listener(stat).map_or(0, |row| row.connections_accepted.saturating_sub(row.connections_closed));
     if active >= u64::try_from(config.connections_max).unwrap_or(u64::MAX) {
         stats.connection_refused(stat, Reason::ConnectionLimit);
         return;

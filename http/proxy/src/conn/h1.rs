@@ -59,7 +59,9 @@ pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready
                 linger(&mut side, &wait).await;
                 return reason;
             }
-            Err(NoRequest::Refuse(reason)) => return refuse(core, &info, &mut side, &timers, &wait, reason).await,
+            Err(NoRequest::Refuse(reason)) => {
+                return refuse(core, &info, &mut side, &timers, &wait, reason).await;
+            }
         };
         requests += 1;
         let is_last = requests_max.is_some_and(|max| requests >= max)
@@ -148,7 +150,12 @@ async fn next_request(
     Ok(request_from(head, response, &meta, began_at))
 }
 
-fn request_from(head: RequestHead, response: ResponseHead, meta: &RequestMeta, began_at: Duration) -> Request {
+fn request_from(
+    head: RequestHead,
+    response: ResponseHead,
+    meta: &RequestMeta,
+    began_at: Duration,
+) -> Request {
     Request {
         head,
         response,

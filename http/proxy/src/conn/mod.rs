@@ -322,12 +322,20 @@ fn note_session(core: &Core, config: &ListenerConfig, transport: &Transport, inf
 
 /// `x-forwarded-client-cert`: who the client proved to be, in the form that Envoy made common.
 fn xfcc(certificate: &PeerCertificate<'_>) -> String {
-    let mut value = format!("Hash={}", certificate.fingerprint());
-    let subject = certificate.subject.replace('\\', "\\\\").replace('"', "\\\"");
-    value.push_str(&format!(";Subject=\"{subject}\""));
-    certificate.uris.iter().for_each(|uri| value.push_str(&format!(";URI={uri}")));
-    certificate.dns_names.iter().for_each(|name| value.push_str(&format!(";DNS={name}")));
+    let mut value = format!("Hash={};Subject={}", certificate.fingerprint(), quoted(&certificate.subject));
+    // The names are the certificate's own words: none may end its element and begin another one.
+    let mut push = |key: &str, name: &str| {
+        let is_plain = !name.contains([',', ';', '=', '"', '\\']);
+        value.extend([";", key, "="]);
+        if is_plain { value.push_str(name) } else { value.push_str(&quoted(name)) }
+    };
+    certificate.uris.iter().for_each(|uri| push("URI", uri));
+    certificate.dns_names.iter().for_each(|name| push("DNS", name));
     value
+}
+
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 /// When a connection has to end for its age: the configured limit, shortened by each connection's own share of the

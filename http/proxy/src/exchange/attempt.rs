@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use core_runtime::clock;
 use http_gateway::body_limit::BodyMeter;
-use http_wire::number::Decimal;
 use http_wire::h1::{Persistence, RequestFraming};
 use http_wire::head::{BodyLength, Method, Scheme, Version};
+use http_wire::number::Decimal;
 
 use super::{Exchange, Next, Stop};
 use crate::core::LiveSnapshot;
@@ -108,7 +108,8 @@ impl Exchange<'_> {
             self.timers.response.set(self.request.began_at + limit);
         }
         let spent = clock::now().saturating_sub(self.request.began_at);
-        let left = [route.timeout, caller.map(|limit| limit.saturating_sub(spent))].into_iter().flatten().min();
+        let left =
+            [route.timeout, caller.map(|limit| limit.saturating_sub(spent))].into_iter().flatten().min();
         if let Some(left) = left {
             let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
             self.request.head.fields.set_name(b"x-deadline-ms", Decimal::new(left_ms).as_bytes())?;
@@ -181,7 +182,10 @@ impl Exchange<'_> {
                     te_trailers: self.request.te_trailers,
                 };
                 let written = side.send_request_head(&self.request.head, framing);
-                written.map_err(|error| Failure { reason: fault::upstream(&error, Phase::BeforeHead), retry: Retry::No })?;
+                written.map_err(|error| Failure {
+                    reason: fault::upstream(&error, Phase::BeforeHead),
+                    retry: Retry::No,
+                })?;
                 Ok((Side::H1(side), Held::H1(ticket)))
             }
             UpstreamProtocol::Http2 => self.open_stream(lease).await,
@@ -217,10 +221,13 @@ impl Exchange<'_> {
         }
         let scheme = if lease.cluster.config().tls.is_some() { Scheme::Https } else { Scheme::Http };
         let body = if is_upgrade { BodyLength::Streamed } else { self.request.body };
-        let request = crate::convert::request_to_h2(&self.request.head, body, self.request.te_trailers, scheme)
-            .map_err(|_unfit| Failure { reason: Reason::HeadNotWritable, retry: Retry::No })?;
+        let request =
+            crate::convert::request_to_h2(&self.request.head, body, self.request.te_trailers, scheme)
+                .map_err(|_unfit| Failure { reason: Reason::HeadNotWritable, retry: Retry::No })?;
         match send.send_request(request, body == BodyLength::Empty) {
-            Ok((response, sender)) => Ok((Side::H2(H2Side::upstream(response, sender, body)), Held::H2(stream))),
+            Ok((response, sender)) => {
+                Ok((Side::H2(H2Side::upstream(response, sender, body)), Held::H2(stream)))
+            }
             Err(error) => {
                 stream.close();
                 Err(dead(error))
@@ -251,7 +258,9 @@ impl Exchange<'_> {
         let response = &mut self.response;
         let mut relay = Relay::new(downstream, upstream, request, meter, idle, &timers.idle);
         let result = relay
-            .until_head(&timers.response, route.timeout, |side, cx| side.poll_response_head(cx, method, response))
+            .until_head(&timers.response, route.timeout, |side, cx| {
+                side.poll_response_head(cx, method, response)
+            })
             .await;
         let upload = relay.into_upload();
         self.outcome.request_bytes = upload.bytes;
@@ -260,7 +269,7 @@ impl Exchange<'_> {
             Err(error) => return self.failed_before_head(&error, held, upload.bytes, upstream),
         };
         self.outcome.stages.set(Stage::FirstByte, clock::now().saturating_sub(sent_at));
-        self.pass_response(upstream, info, upload, idle, listener, route).await.map(Ok)
+        self.pass_response(upstream, info, upload, idle, route).await.map(Ok)
     }
 
     /// Tells whether an attempt that brought no response head may be made again.
@@ -305,7 +314,6 @@ impl Exchange<'_> {
         mut info: ResponseInfo,
         mut upload: Direction,
         idle: IdleLimits,
-        listener: &ListenerConfig,
         route: &Route,
     ) -> Result<(Next, ResponseInfo), Stop> {
         let head_at = clock::now();
@@ -318,8 +326,7 @@ impl Exchange<'_> {
         if self.is_grpc() {
             self.outcome.grpc_status = upgrade::grpc_status(&self.response);
         }
-        let persistence =
-            if self.core.is_draining() { Persistence::Close } else { self.request.persistence };
+        let persistence = if self.core.is_draining() { Persistence::Close } else { self.request.persistence };
         let body = if is_tunnel { BodyLength::Streamed } else { info.body };
         let next = self
             .send_head(body, info.declared_length, persistence)
@@ -347,7 +354,6 @@ impl Exchange<'_> {
             info.persistence = Persistence::Close;
             return Ok((Next::Close, info));
         }
-        debug_assert!(listener.routes.len() > 0, "a routed request has a route");
         Ok((next, info))
     }
 
@@ -374,7 +380,9 @@ impl Exchange<'_> {
         let response = &mut self.response;
         let mut relay = Relay::new(self.downstream, upstream, upload, meter, idle, &self.timers.idle);
         let result = relay
-            .until_head(&self.timers.response, route.timeout, |side, cx| side.poll_response_head(cx, method, response))
+            .until_head(&self.timers.response, route.timeout, |side, cx| {
+                side.poll_response_head(cx, method, response)
+            })
             .await;
         let upload = relay.into_upload();
         match result {
@@ -409,4 +417,3 @@ impl Held {
         }
     }
 }
-

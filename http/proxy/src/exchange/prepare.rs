@@ -11,7 +11,9 @@ use http_wire::trace::TraceParent;
 use super::{Asked, Exchange, RequestId, Stop};
 use crate::reason::Reason;
 use crate::reply::Reply;
-use crate::snapshot::{ClientCertField, EscapedSlashes, Forward, HostRewrite, ListenerConfig, Redirect, Route};
+use crate::snapshot::{
+    ClientCertField, EscapedSlashes, Forward, HostRewrite, ListenerConfig, Redirect, Route,
+};
 
 impl HttpPath {
     fn policy(listener: &ListenerConfig) -> PathPolicy {
@@ -140,7 +142,8 @@ impl Exchange<'_> {
         *self.core.scratch.borrow_mut() = result?;
         let head = &mut self.request.head;
         if forward.path_rewrite.is_some() || forward.host_rewrite.is_some() {
-            self.asked = Some(Box::new(Asked { host: head.authority().to_vec(), path: head.path().to_vec() }));
+            self.asked =
+                Some(Box::new(Asked { host: head.authority().to_vec(), path: head.path().to_vec() }));
         }
         if let Some(rewrite) = &forward.path_rewrite {
             let mut path = Vec::with_capacity(head.path().len());
@@ -220,7 +223,10 @@ impl Exchange<'_> {
     /// What every response to a client carries, forwarded or made here.
     pub(super) fn finish_response_fields(&mut self, route: &Route) -> Result<(), FieldError> {
         let fields = &mut self.response.fields;
-        if let Some(cors) = &route.cors {
+        // The answer to a preflight is the policy's own already, and more than any other response carries.
+        if let Some(cors) = &route.cors
+            && self.outcome.reason != Reason::CorsPreflight
+        {
             cors.mark_response(&self.request.head.fields, fields)?;
         }
         if let Some(deprecation) = &route.deprecation {

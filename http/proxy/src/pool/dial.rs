@@ -51,7 +51,9 @@ pub(super) async fn dial(cluster: &Cluster, endpoint: &Endpoint) -> Result<(Tran
 fn connect_reason(error: ConnectError) -> Reason {
     match error {
         ConnectError::TimedOut => Reason::UpstreamConnectTimeout,
-        ConnectError::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => Reason::UpstreamConnectRefused,
+        ConnectError::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            Reason::UpstreamConnectRefused
+        }
         ConnectError::Io(_) => Reason::UpstreamConnectFailed,
     }
 }

@@ -70,7 +70,8 @@ pub(crate) async fn check_out(lease: &Lease, fresh: Fresh) -> Result<(Box<H1Side
         && let Some(mut idle) = pool.pop()
     {
         if idle.side.is_quiet() {
-            let ticket = Ticket { is_reused: true, connect: None, requests: idle.requests, count: idle.count };
+            let ticket =
+                Ticket { is_reused: true, connect: None, requests: idle.requests, count: idle.count };
             return Ok((idle.side, ticket));
         }
     }

@@ -237,7 +237,8 @@ impl Pool {
             let pending = self.pending.get();
             let is_open = |c: &&Rc<H2Connection>| c.is_settled.get() && !c.is_closing.get();
             let open = self.connections.borrow().iter().filter(is_open).count();
-            let expected = pending.saturating_mul(usize::try_from(config.h2_streams_max).unwrap_or(usize::MAX));
+            let expected =
+                pending.saturating_mul(usize::try_from(config.h2_streams_max).unwrap_or(usize::MAX));
             if line.len() <= expected || open + pending >= config.h2_connections_max {
                 return;
             }

@@ -101,8 +101,6 @@ mod tests {
     use super::*;
     use crate::balance::Rng;
 
-
-
     #[test]
     fn cumulative_counts_rise_to_the_total() {
         let mut histogram = Histogram::default();

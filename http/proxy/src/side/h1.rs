@@ -8,8 +8,8 @@ use std::task::{Context, Poll, ready};
 use core_runtime::buf::{BUF_BYTES, Buf};
 use http_wire::fields::Fields;
 use http_wire::h1::{
-    self, BodyDecoder, Decoded, EndOfInput, HeadLimits, HeadProgress, Persistence, RequestFraming, RequestMeta,
-    ResponseFraming, ResponseMeta, SentResponse,
+    self, BodyDecoder, Decoded, EndOfInput, HeadLimits, HeadProgress, Persistence, RequestFraming,
+    RequestMeta, ResponseFraming, ResponseMeta, SentResponse,
 };
 use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Scheme};
 
@@ -23,7 +23,9 @@ use crate::transport::Transport;
 enum Framing {
     /// No body may follow; body events are swallowed (an answer to HEAD, a 304).
     Nothing,
-    Exact { left_bytes: u64 },
+    Exact {
+        left_bytes: u64,
+    },
     Chunked,
     /// As it comes; the end is the end of the connection's sending direction.
     Raw,
@@ -92,7 +94,8 @@ impl H1Side {
         let limits = self.limits;
         loop {
             if let Some(bytes) = self.head_bytes_due()
-                && let Some(meta) = h1::parse_request(bytes, &limits, scheme, head).map_err(SideError::RequestHead)?
+                && let Some(meta) =
+                    h1::parse_request(bytes, &limits, scheme, head).map_err(SideError::RequestHead)?
             {
                 self.begin_message(meta.head_bytes, meta.body);
                 return Poll::Ready(Ok(Some(meta)));
@@ -113,8 +116,8 @@ impl H1Side {
         let limits = self.limits;
         loop {
             if let Some(bytes) = self.head_bytes_due()
-                && let Some(meta) =
-                    h1::parse_response(bytes, &limits, request_method, head).map_err(SideError::ResponseHead)?
+                && let Some(meta) = h1::parse_response(bytes, &limits, request_method, head)
+                    .map_err(SideError::ResponseHead)?
             {
                 self.begin_message(meta.head_bytes, meta.body);
                 return Poll::Ready(Ok(meta));
@@ -155,7 +158,8 @@ impl H1Side {
         }
         if input.spare_len() == 0 {
             // Only a head longer than a pooled buffer gets here: its own limit bounds the larger one.
-            let mut larger = Buf::try_take_large(self.limits.head_bytes_max + BUF_BYTES).ok_or(SideError::OutOfBuffers)?;
+            let mut larger =
+                Buf::try_take_large(self.limits.head_bytes_max + BUF_BYTES).ok_or(SideError::OutOfBuffers)?;
             larger.extend(input.filled());
             *input = larger;
         }
@@ -183,7 +187,11 @@ impl H1Side {
                 Decoded::Data { skip, len } => {
                     let chunk = self.take_data(skip, len)?;
                     let is_last = self.decoder.is_done();
-                    return Poll::Ready(Ok(if is_last { BodyEvent::Last(chunk) } else { BodyEvent::Data(chunk) }));
+                    return Poll::Ready(Ok(if is_last {
+                        BodyEvent::Last(chunk)
+                    } else {
+                        BodyEvent::Data(chunk)
+                    }));
                 }
                 Decoded::NeedMore { skip } => self.skip_input(skip),
                 Decoded::End { skip } => {
@@ -226,8 +234,13 @@ impl H1Side {
     }
 
     /// Begins a request to an upstream.
-    pub(crate) fn send_request_head(&mut self, head: &RequestHead, framing: RequestFraming) -> Result<(), SideError> {
-        h1::write_request_head(self.output.stage(), head, framing).map_err(|_refused| SideError::NotWritable)?;
+    pub(crate) fn send_request_head(
+        &mut self,
+        head: &RequestHead,
+        framing: RequestFraming,
+    ) -> Result<(), SideError> {
+        h1::write_request_head(self.output.stage(), head, framing)
+            .map_err(|_refused| SideError::NotWritable)?;
         self.framing = framing_for(framing.body);
         self.end_wanted = false;
         self.has_written = false;
@@ -240,8 +253,8 @@ impl H1Side {
         head: &ResponseHead,
         framing: ResponseFraming,
     ) -> Result<SentResponse, SideError> {
-        let sent =
-            h1::write_response_head(self.output.stage(), head, framing).map_err(|_refused| SideError::NotWritable)?;
+        let sent = h1::write_response_head(self.output.stage(), head, framing)
+            .map_err(|_refused| SideError::NotWritable)?;
         self.framing = framing_for(sent.body);
         self.end_wanted = false;
         Ok(sent)

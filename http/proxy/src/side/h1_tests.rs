@@ -145,7 +145,8 @@ fn a_streamed_response_is_chunked_and_a_large_piece_is_not_copied_out_of_order()
         }
         side.send_body(BodyEvent::End(None)).expect("taken");
         poll_fn(|cx| side.poll_flush(cx)).await.expect("flushed");
-        let mut expected = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n2710\r\n".to_vec();
+        let mut expected =
+            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n2710\r\n".to_vec();
         expected.extend_from_slice(&large);
         expected.extend_from_slice(b"\r\n2\r\ncd\r\n0\r\n\r\n");
         let got = read_up_to(&client, expected.len()).await;
@@ -156,13 +157,15 @@ fn a_streamed_response_is_chunked_and_a_large_piece_is_not_copied_out_of_order()
 #[test]
 fn bytes_behind_a_response_forbid_reuse() {
     // C06: the second response would be the next client's.
-    for (tail, reusable) in [(&b""[..], true), (b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison", false)] {
+    for (tail, reusable) in [(&b""[..], true), (b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\npoison", false)]
+    {
         on_shard(move || async move {
             let (mut side, backend) = h1_side().await;
             write_all(&backend, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
             write_all(&backend, tail).await;
             let mut head = ResponseHead::default();
-            let meta = poll_fn(|cx| side.poll_response_head(cx, Method::Get, &mut head)).await.expect("a head");
+            let meta =
+                poll_fn(|cx| side.poll_response_head(cx, Method::Get, &mut head)).await.expect("a head");
             assert_eq!(read_body(&mut side).await.expect("whole").0, b"ok");
             // Whether the rest has come with the same read or is on its way, it is seen once an event has told.
             if !reusable {

@@ -130,7 +130,8 @@ impl H2Side {
             return Poll::Ready(Ok(BodyEvent::End(None)));
         }
         while let Some(data) = ready!(receive.poll_data(cx)) {
-            let data = data.inspect_err(|error| self.has_provoked_reset |= error.is_reset() && error.is_library())?;
+            let data =
+                data.inspect_err(|error| self.has_provoked_reset |= error.is_reset() && error.is_library())?;
             receive.flow_control().release_capacity(data.len())?;
             if data.is_empty() {
                 continue;
@@ -290,4 +291,3 @@ fn exact(body: BodyLength) -> Option<u64> {
         BodyLength::Empty | BodyLength::Streamed | BodyLength::UntilClose => None,
     }
 }
-

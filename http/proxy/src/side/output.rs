@@ -51,7 +51,11 @@ impl Output {
     }
 
     /// Writes until nothing is left.
-    pub(crate) fn poll_flush(&mut self, transport: &mut Transport, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flush(
+        &mut self,
+        transport: &mut Transport,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
         while !self.is_empty() {
             let staged = self.staged.as_ref().and_then(|s| s.get(self.staged_sent..)).unwrap_or(&[]);
             let behind = self.behind.as_ref().and_then(|s| s.get(self.behind_sent..)).unwrap_or(&[]);

@@ -6,9 +6,9 @@
 //! as it was.
 
 use super::{Persistence, WriteError};
-use crate::number::push_number;
 use crate::fields::{FieldSet, Fields};
 use crate::head::{BodyLength, Method, RequestHead, ResponseHead, Version};
+use crate::number::push_number;
 use crate::token::{BLOCK_BYTES, Block, first_bits, is_token};
 
 /// What follows the data of a chunk.
@@ -265,7 +265,6 @@ pub fn write_last_chunk(out: &mut Vec<u8>, trailers: Option<&Fields>) {
     }
     out.extend_from_slice(b"\r\n");
 }
-
 
 /// The phrase of RFC 9110 §15 (and RFC 6585) for people who read wires; nothing else reads it.
 const fn reason_phrase(status: u16) -> &'static [u8] {

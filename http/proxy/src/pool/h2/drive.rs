@@ -124,7 +124,9 @@ async fn drive(
         let polled = Pin::new(&mut link).poll(cx);
         let drained = io.poll_drain(cx);
         match (polled, drained) {
-            (Poll::Ready(Err(error)), _) if !error.is_io() => return Poll::Ready(Reason::UpstreamH2ProtocolError),
+            (Poll::Ready(Err(error)), _) if !error.is_io() => {
+                return Poll::Ready(Reason::UpstreamH2ProtocolError);
+            }
             (Poll::Ready(Ok(()) | Err(_)), _) | (_, Poll::Ready(Err(_))) => {
                 return Poll::Ready(Reason::UpstreamConnectFailed);
             }
