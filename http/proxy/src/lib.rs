@@ -20,8 +20,8 @@ pub mod route;
 pub mod service;
 mod side;
 pub mod snapshot;
+pub mod survey;
 #[cfg(test)]
 mod testing;
-pub mod survey;
 mod transport;
 mod upgrade;

@@ -216,7 +216,11 @@ async fn begin_plain(
     Ok(Ready { transport, early, info, protocol })
 }
 
-fn poll_preface(transport: &mut Transport, early: &mut Option<Buf>, cx: &mut Context<'_>) -> Poll<io::Result<Protocol>> {
+fn poll_preface(
+    transport: &mut Transport,
+    early: &mut Option<Buf>,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<Protocol>> {
     loop {
         let seen = early.as_ref().map_or(&[][..], Buf::filled);
         let shared = seen.len().min(H2_PREFACE.len());
@@ -299,7 +303,12 @@ async fn handshake(transport: &mut Transport, timeout: Duration, opened_at: Dura
 }
 
 /// Records how the handshake went and keeps what later stops want to know of it.
-fn note_session(core: &Core, config: &ListenerConfig, transport: &Transport, info: &mut ConnInfo) -> Protocol {
+fn note_session(
+    core: &Core,
+    config: &ListenerConfig,
+    transport: &Transport,
+    info: &mut ConnInfo,
+) -> Protocol {
     info.scheme = Scheme::Https;
     let Some(session) = transport.session() else { return Protocol::H1 };
     let took = clock::now().saturating_sub(info.opened_at);

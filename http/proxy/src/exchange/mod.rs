@@ -229,7 +229,8 @@ impl<'a> Exchange<'a> {
         self.normalise_path(listener)?;
         //  7  route: this core's snapshot, host → path → matches
         let routes = &listener.routes;
-        let Some(found) = routes.find(&self.request.head, self.request.head.authority(), self.request.head.path())
+        let Some(found) =
+            routes.find(&self.request.head, self.request.head.authority(), self.request.head.path())
         else {
             let known = routes.serves_host(self.request.head.authority());
             return Err(Stop::reply(if known { Reason::NoRoute } else { Reason::NoVirtualHost }));
@@ -256,7 +257,11 @@ impl<'a> Exchange<'a> {
 
     fn admit(&mut self, listener: &ListenerConfig, route: &Route) -> Result<(), Stop> {
         let of_listener = Policies {
-            client_limit: listener.http.client_limit.as_ref().map(|l| (LimitScope::listener(listener.stat.0), l)),
+            client_limit: listener
+                .http
+                .client_limit
+                .as_ref()
+                .map(|l| (LimitScope::listener(listener.stat.0), l)),
             ..Policies::default()
         };
         let of_route = Policies {
@@ -274,7 +279,9 @@ impl<'a> Exchange<'a> {
         let mut limiter = self.core.limiter.borrow_mut();
         for policies in [of_listener, of_route] {
             let mut reply = Reply::default();
-            if let Verdict::Reply(refusal) = chain::evaluate(&policies, &subject, &mut limiter, &mut reply.fields)? {
+            if let Verdict::Reply(refusal) =
+                chain::evaluate(&policies, &subject, &mut limiter, &mut reply.fields)?
+            {
                 reply.status = refusal.status;
                 reply.reason = refusal.cause.into();
                 return Err(Stop::Reply(Box::new(reply)));
@@ -321,7 +328,11 @@ impl<'a> Exchange<'a> {
         Next::Abort
     }
 
-    async fn send_reply(&mut self, reply: &mut Reply, listener: Option<&ListenerConfig>) -> Result<Next, SideError> {
+    async fn send_reply(
+        &mut self,
+        reply: &mut Reply,
+        listener: Option<&ListenerConfig>,
+    ) -> Result<Next, SideError> {
         let route = listener.and_then(|listener| listener.routes.route(self.routed?));
         let none: &[ErrorPage] = &[];
         let pages: Pages<'_> = [
@@ -353,7 +364,8 @@ impl<'a> Exchange<'a> {
         };
         let persistence = self.persistence_after();
         let next = self.send_head(body, None, persistence)?;
-        let sends_body = self.request.head.method != Method::Head && !reply.body.is_empty() && body != BodyLength::Empty;
+        let sends_body =
+            self.request.head.method != Method::Head && !reply.body.is_empty() && body != BodyLength::Empty;
         if sends_body && !matches!(self.response.status, 204 | 304) {
             self.outcome.response_bytes = length;
             let body = bytes::Bytes::from(std::mem::take(&mut reply.body));
@@ -417,7 +429,9 @@ impl<'a> Exchange<'a> {
     /// Stop 12: counters, stages, log line.
     fn record(&mut self, listener: Option<&ListenerConfig>) {
         let now = clock::now();
-        self.outcome.stages.set(Stage::HeadParse, self.request.parsed_at.saturating_sub(self.request.began_at));
+        self.outcome
+            .stages
+            .set(Stage::HeadParse, self.request.parsed_at.saturating_sub(self.request.began_at));
         self.outcome.stages.set(Stage::Total, now.saturating_sub(self.request.began_at));
         self.core.stats.borrow_mut().record(&self.outcome);
         if let Some(listener) = listener {

@@ -170,7 +170,9 @@ impl Cluster {
         let configs = config.endpoints.iter().chain(resolved);
         let (endpoints, weights): (Vec<_>, Vec<_>) = configs
             .map(|wanted| {
-                let kept = old.get(&wanted.address).filter(|e| e.hostname == wanted.hostname && e.stat == wanted.stat);
+                let kept = old
+                    .get(&wanted.address)
+                    .filter(|e| e.hostname == wanted.hostname && e.stat == wanted.stat);
                 (kept.map_or_else(|| Rc::new(Endpoint::new(wanted)), |e| Rc::clone(e)), wanted.weight)
             })
             .unzip();
@@ -196,13 +198,21 @@ impl Cluster {
     ///
     /// # Errors
     /// `NoEndpoint` when the cluster is empty, `NoHealthyEndpoint` when none takes requests.
-    pub(crate) fn pick(self: &Rc<Self>, random: u64, exclude: Option<EndpointIndex>) -> Result<Lease, Reason> {
+    pub(crate) fn pick(
+        self: &Rc<Self>,
+        random: u64,
+        exclude: Option<EndpointIndex>,
+    ) -> Result<Lease, Reason> {
         let index = {
             let balancer = self.balancer.borrow();
             balancer.pick(random, exclude).or_else(|| balancer.pick(random, None))
         };
         let Some((index, endpoint)) = index.and_then(|at| Some((at, self.endpoints.get(at.0)?))) else {
-            return Err(if self.endpoints.is_empty() { Reason::NoEndpoint } else { Reason::NoHealthyEndpoint });
+            return Err(if self.endpoints.is_empty() {
+                Reason::NoEndpoint
+            } else {
+                Reason::NoHealthyEndpoint
+            });
         };
         self.balancer.borrow_mut().request_started(index);
         endpoint.in_flight.set(endpoint.in_flight.get() + 1);

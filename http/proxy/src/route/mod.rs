@@ -27,8 +27,8 @@ use self::path::{PathIndex, PathMatcher, Remaining};
 use crate::snapshot::Route;
 
 pub use self::config::{
-    Case, HeaderRule, HeaderValueRule, Missing, PathRule, QueryRule, RouteError, RouteErrorKind, RouteRule, Sense,
-    TextRule, VirtualHostConfig,
+    Case, HeaderRule, HeaderValueRule, Missing, PathRule, QueryRule, RouteError, RouteErrorKind, RouteRule,
+    Sense, TextRule, VirtualHostConfig,
 };
 pub use self::explain::{Outcome, Step};
 
@@ -83,22 +83,35 @@ impl RouteTable {
             if !names.insert(config.name.clone()) {
                 return Err(fail(RouteErrorKind::DuplicateVirtualHost));
             }
-            let index = u32::try_from(table.virtual_hosts.len()).ok().ok_or_else(|| fail(RouteErrorKind::TooMany))?;
+            let index =
+                u32::try_from(table.virtual_hosts.len()).ok().ok_or_else(|| fail(RouteErrorKind::TooMany))?;
             for domain in &config.domains {
-                table.hosts.insert(domain, index).map_err(|error| fail(table.domain_error(&config, domain, &error)))?;
+                table
+                    .hosts
+                    .insert(domain, index)
+                    .map_err(|error| fail(table.domain_error(&config, domain, &error)))?;
             }
             let first = table.rules.len();
             for rule in config.rules {
                 let route = Some(rule.route.name.clone());
-                let rule = Rule::compile(rule)
-                    .map_err(|kind| RouteError { virtual_host: config.name.clone(), route, kind })?;
+                let rule = Rule::compile(rule).map_err(|kind| RouteError {
+                    virtual_host: config.name.clone(),
+                    route,
+                    kind,
+                })?;
                 table.rules.push(rule);
             }
             let built = table.rules.get(first..).unwrap_or(&[]);
             let paths = PathIndex::build(built.iter().map(|r| (&r.path, !r.conditions.is_empty())));
             let place = |at: usize| u32::try_from(at).ok();
-            let (Some(paths), Some(rules_at), Some(rules_end)) = (paths, place(first), place(table.rules.len())) else {
-                return Err(RouteError { virtual_host: config.name, route: None, kind: RouteErrorKind::TooMany });
+            let (Some(paths), Some(rules_at), Some(rules_end)) =
+                (paths, place(first), place(table.rules.len()))
+            else {
+                return Err(RouteError {
+                    virtual_host: config.name,
+                    route: None,
+                    kind: RouteErrorKind::TooMany,
+                });
             };
             let (name, domains) = (config.name, config.domains);
             table.virtual_hosts.push(VirtualHost { name, domains, rules_at, rules_end, paths });
@@ -122,7 +135,12 @@ impl RouteTable {
             })
         })?;
         let route = &rules.get(position as usize)?.route;
-        Some(RouteMatch { route, index: RouteIndex(host.rules_at + position), matched_bytes, virtual_host: &host.name })
+        Some(RouteMatch {
+            route,
+            index: RouteIndex(host.rules_at + position),
+            matched_bytes,
+            virtual_host: &host.name,
+        })
     }
 
     /// The route at a place that [`RouteTable::find`] of this table gave.

@@ -179,7 +179,10 @@ pub enum LogTarget {
     /// Path of a file that is opened again on a signal.
     File(String),
     /// RFC 5424 to `unix:/dev/log` or `udp:192.0.2.1:514`.
-    Syslog { address: SyslogAddress, tag: String },
+    Syslog {
+        address: SyslogAddress,
+        tag: String,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

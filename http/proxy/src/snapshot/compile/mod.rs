@@ -86,7 +86,11 @@ pub fn compile(resources: &Resources, stats: &mut StatRegistry) -> Result<Snapsh
 ///
 /// # Errors
 /// A [`Nack`] for each resource that is at fault, with its first fault.
-pub fn compile_for(resources: &Resources, host: &Host<'_>, stats: &mut StatRegistry) -> Result<Snapshot, Vec<Nack>> {
+pub fn compile_for(
+    resources: &Resources,
+    host: &Host<'_>,
+    stats: &mut StatRegistry,
+) -> Result<Snapshot, Vec<Nack>> {
     let mut nacks = Nacks::default();
     nacks.refuse_repeated(resources);
     for secret in resources.secrets.iter() {
@@ -100,7 +104,8 @@ pub fn compile_for(resources: &Resources, host: &Host<'_>, stats: &mut StatRegis
         process_tickets: host.ticket_keys,
         system_roots_pem: host.system_roots_pem,
     };
-    let assignments: Assignments<'_> = resources.endpoints.iter().map(|a| (a.cluster_name.as_str(), a)).collect();
+    let assignments: Assignments<'_> =
+        resources.endpoints.iter().map(|a| (a.cluster_name.as_str(), a)).collect();
     let mut clusters = Vec::with_capacity(resources.clusters.len());
     let mut places = ClusterPlaces::default();
     for message in &resources.clusters {
@@ -124,14 +129,18 @@ fn listeners(
     stats: &mut StatRegistry,
     nacks: &mut Nacks,
 ) -> Vec<ListenerConfig> {
-    let configs: FxHashMap<&str, &RouteConfiguration> = resources.routes.iter().map(|r| (r.name.as_str(), r)).collect();
+    let configs: FxHashMap<&str, &RouteConfiguration> =
+        resources.routes.iter().map(|r| (r.name.as_str(), r)).collect();
     let mut addresses = FxHashSet::default();
     let mut named = FxHashSet::default();
     let mut listeners = Vec::with_capacity(resources.listeners.len());
     for message in &resources.listeners {
         let built = listener::listener(message, sources).and_then(|parts| {
             if !addresses.insert(parts.address) {
-                return Err(Fault::new("address", format!("is {}, which another listener has", parts.address)));
+                return Err(Fault::new(
+                    "address",
+                    format!("is {}, which another listener has", parts.address),
+                ));
             }
             Ok(parts)
         });
@@ -147,7 +156,10 @@ fn listeners(
                     nacks.keep(type_url::ROUTES, name, routes::table(config, places, stats))
                 }
                 None => {
-                    let fault = Fault::new("rds.route_config_name", format!("names the unknown RouteConfiguration {name:?}"));
+                    let fault = Fault::new(
+                        "rds.route_config_name",
+                        format!("names the unknown RouteConfiguration {name:?}"),
+                    );
                     nacks.keep(type_url::LISTENER, &message.name, Err(fault).within(MANAGER))
                 }
             },
@@ -168,11 +180,13 @@ fn finished(parts: ListenerParts, routes: RouteTable, stats: &mut StatRegistry) 
         None => None,
         Some(sink) => {
             let number = stats.sink(sink).ok_or_else(|| {
-                let message = format!("is one target too many: a process writes at most {LOG_SINKS_MAX} in its life");
+                let message =
+                    format!("is one target too many: a process writes at most {LOG_SINKS_MAX} in its life");
                 Fault::new("access_log", message).within(MANAGER)
             })?;
             let template = sink.template.as_deref().map(Template::parse).transpose();
-            let template = template.map_err(|error| Fault::new("access_log", error.to_string()).within(MANAGER))?;
+            let template =
+                template.map_err(|error| Fault::new("access_log", error.to_string()).within(MANAGER))?;
             Some(AccessLogConfig { sink: number, success_sample: parts.success_sample, template })
         }
     };

@@ -10,8 +10,8 @@ mod secrets;
 use control_api::envoy::cluster::Cluster;
 use control_api::envoy::cluster::cluster::{ClusterDiscoveryType, DiscoveryType, LbPolicy};
 use control_api::envoy::core::{
-    Address, AggregatedConfigSource, ConfigSource, DataSource, SocketAddress, address, config_source, data_source,
-    socket_address,
+    Address, AggregatedConfigSource, ConfigSource, DataSource, SocketAddress, address, config_source,
+    data_source, socket_address,
 };
 use control_api::envoy::endpoint::lb_endpoint::HostIdentifier;
 use control_api::envoy::endpoint::{ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints};
@@ -42,7 +42,10 @@ pub(super) fn address(host: &str, port: u32) -> Option<Address> {
 }
 
 pub(super) fn inline(text: &str) -> Option<DataSource> {
-    Some(DataSource { specifier: Some(data_source::Specifier::InlineString(text.to_owned())), ..Default::default() })
+    Some(DataSource {
+        specifier: Some(data_source::Specifier::InlineString(text.to_owned())),
+        ..Default::default()
+    })
 }
 
 pub(super) fn ads() -> Option<ConfigSource> {
@@ -92,8 +95,14 @@ pub(super) fn to_cluster(name: &str) -> RouteAction {
 }
 
 pub(super) fn route(name: &str, prefix: &str) -> Route {
-    let matcher = RouteMatch { path_specifier: Some(PathSpecifier::Prefix(prefix.to_owned())), ..Default::default() };
-    Route { name: name.to_owned(), r#match: Some(matcher), action: Some(Chosen::Route(to_cluster("backend"))), ..Default::default() }
+    let matcher =
+        RouteMatch { path_specifier: Some(PathSpecifier::Prefix(prefix.to_owned())), ..Default::default() };
+    Route {
+        name: name.to_owned(),
+        r#match: Some(matcher),
+        action: Some(Chosen::Route(to_cluster("backend"))),
+        ..Default::default()
+    }
 }
 
 pub(super) fn virtual_host(name: &str, domain: &str, routes: Vec<Route>) -> VirtualHost {
@@ -155,7 +164,9 @@ pub(super) fn edit_manager(listener: &mut Listener, edit: impl FnOnce(&mut HttpC
 /// Changes the inline route configuration of the small set.
 pub(super) fn edit_routes(resources: &mut Resources, edit: impl FnOnce(&mut RouteConfiguration)) {
     edit_manager(&mut resources.listeners[0], |manager| {
-        let Some(RouteSpecifier::RouteConfig(routes)) = &mut manager.route_specifier else { panic!("inline") };
+        let Some(RouteSpecifier::RouteConfig(routes)) = &mut manager.route_specifier else {
+            panic!("inline")
+        };
         edit(routes);
     });
 }
@@ -174,7 +185,10 @@ pub(super) fn edit_action(resources: &mut Resources, edit: impl FnOnce(&mut Rout
 
 pub(super) fn edit_options(listener: &mut Listener, edit: impl FnOnce(&mut v1::ListenerOptions)) {
     let metadata = listener.metadata.get_or_insert_default();
-    let any = metadata.typed_filter_metadata.entry(v1::KEY.to_owned()).or_insert_with(|| to_any(&v1::ListenerOptions::default()));
+    let any = metadata
+        .typed_filter_metadata
+        .entry(v1::KEY.to_owned())
+        .or_insert_with(|| to_any(&v1::ListenerOptions::default()));
     let mut options: v1::ListenerOptions = from_any(any).expect("listener options");
     edit(&mut options);
     *any = to_any(&options);
