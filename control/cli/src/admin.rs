@@ -28,6 +28,8 @@ WHAT is one of:
   ready        Whether the proxy takes traffic: exit code 0 yes, 1 no
   config       The configuration that is live
   connections  Open connections
+  clusters     Endpoints with requests in flight and connections
+  generations  Configurations that connections still hold
 
 Options:
   --socket PATH      The socket of shard-proxy --admin unix:PATH (default: /run/shard/admin.sock)
@@ -52,9 +54,11 @@ pub(crate) fn run(mut args: Args) -> Result<Outcome, UsageError> {
         "ready" => "/ready",
         "config" => "/config",
         "connections" => "/connections",
+        "clusters" => "/clusters",
+        "generations" => "/generations",
         other => {
             return Err(UsageError::new(format!(
-                "unknown question {other}: metrics, ready, config or connections"
+                "unknown question {other}: metrics, ready, config, connections, clusters or generations"
             )));
         }
     };
