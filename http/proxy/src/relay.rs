@@ -8,6 +8,7 @@
 //! source has nothing more for now, so head and first body bytes leave in one write. The response may begin and
 //! even end while the request is still being sent (C24).
 
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -15,8 +16,13 @@ use std::time::Duration;
 use core_runtime::clock;
 use core_runtime::timer::Deadline;
 use http_gateway::body_limit::BodyMeter;
+use http_wire::fields::Fields;
 
+use crate::chunk::Chunk;
 use crate::side::{BodyEvent, Side, SideError};
+
+/// Body bytes kept for a second attempt. A longer request is not sent again.
+const REPLAY_BYTES_MAX: usize = 64 * 1024;
 
 /// One direction of an exchange.
 #[derive(Debug, Default)]
@@ -26,6 +32,39 @@ pub(crate) struct Direction {
     has_flushed: bool,
     /// The sink stopped taking; what is left will not be sent.
     gave_up: bool,
+    replay: Replay,
+    /// What an attempt before this one took from the source, to be sent first.
+    again: VecDeque<BodyEvent>,
+}
+
+/// What was taken from a source, as long as it is short enough to be sent twice (C19, C23).
+#[derive(Debug, Default)]
+enum Replay {
+    /// Nobody will ask.
+    #[default]
+    Off,
+    Kept { bytes: Vec<u8>, end: Option<Option<Fields>> },
+    /// Too long.
+    Lost,
+}
+
+impl Replay {
+    fn note(&mut self, event: &BodyEvent) {
+        let Self::Kept { bytes, end } = self else { return };
+        match event {
+            BodyEvent::Data(chunk) | BodyEvent::Last(chunk) => {
+                if bytes.len() + chunk.len() > REPLAY_BYTES_MAX {
+                    *self = Self::Lost;
+                    return;
+                }
+                bytes.extend_from_slice(chunk.as_slice());
+                if matches!(event, BodyEvent::Last(_)) {
+                    *end = Some(None);
+                }
+            }
+            BodyEvent::End(trailers) => *end = Some(trailers.clone()),
+        }
+    }
 }
 
 impl Direction {
@@ -34,8 +73,41 @@ impl Direction {
         Self { has_ended: true, ..Self::default() }
     }
 
+    /// A request body that may have to be sent twice.
+    pub(crate) fn replayable() -> Self {
+        Self { replay: Replay::Kept { bytes: Vec::new(), end: None }, ..Self::default() }
+    }
+
+    /// The same direction from its beginning, for another attempt; `None` when too much of it is gone.
+    pub(crate) fn again(self) -> Option<Self> {
+        match self.replay {
+            Replay::Kept { bytes, end } => {
+                let mut again = VecDeque::new();
+                if !bytes.is_empty() {
+                    again.push_back(BodyEvent::Data(Chunk::Shared(bytes.into())));
+                }
+                again.extend(end.map(BodyEvent::End));
+                Some(Self { again, ..Self::default() })
+            }
+            Replay::Off | Replay::Lost if self.bytes > 0 => None,
+            Replay::Off | Replay::Lost => Some(Self { has_ended: self.has_ended, ..Self::default() }),
+        }
+    }
+
+    /// The backend has begun to answer: there will be no other attempt.
+    pub(crate) fn settled(self) -> Self {
+        Self { replay: Replay::Off, ..self }
+    }
+
     fn is_over(&self) -> bool {
         self.has_ended && self.has_flushed
+    }
+
+    fn poll_next(&mut self, source: &mut Side, cx: &mut Context<'_>) -> Poll<Result<BodyEvent, SideError>> {
+        match self.again.pop_front() {
+            Some(event) => Poll::Ready(Ok(event)),
+            None => source.poll_body(cx),
+        }
     }
 }
 
@@ -108,7 +180,7 @@ fn pump(
             cx.waker().wake_by_ref();
             return (Poll::Pending, moved);
         }
-        let event = match source.poll_body(cx) {
+        let event = match direction.poll_next(source, cx) {
             Poll::Ready(Ok(event)) => event,
             Poll::Ready(Err(error)) => return (Poll::Ready(Err(PumpError::Source(error))), moved),
             Poll::Pending => break,
@@ -120,6 +192,7 @@ fn pump(
                 return (Poll::Ready(Err(PumpError::TooLarge)), moved);
             }
         }
+        direction.replay.note(&event);
         direction.has_ended = !matches!(event, BodyEvent::Data(_));
         if let Err(error) = sink.send_body(event) {
             return (Poll::Ready(Err(PumpError::Sink(error))), moved);
@@ -252,6 +325,9 @@ impl<'a> Relay<'a> {
                     return Poll::Ready(Err(RelayError::Upstream(error)));
                 }
                 _ => {}
+            }
+            if self.downstream.poll_gone(cx).is_ready() {
+                return Poll::Ready(Err(RelayError::ClientGone));
             }
             self.poll_idle(cx)
         })

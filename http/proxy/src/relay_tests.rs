@@ -239,3 +239,54 @@ fn a_slow_reader_bounds_what_is_read_from_the_backend() {
         assert!(sent.get() < 64 << 20, "the rest waits in the backend");
     });
 }
+
+#[test]
+fn a_short_body_can_be_sent_twice_and_a_long_one_cannot() {
+    // C23: the second attempt sends every byte, or there is none.
+    for (length, can_again) in [(5_000usize, true), (64 * 1024, true), (64 * 1024 + 1, false)] {
+        on_shard(move || async move {
+            let mut rig = rig(BodyLength::Exact(u64::try_from(length).expect("small"))).await;
+            let (client, backend) = (rig.client, rig.backend);
+            core_runtime::spawn(async move {
+                write_all(&client, &vec![b'r'; length]).await;
+                std::future::pending::<()>().await;
+            });
+            core_runtime::spawn(async move {
+                read_up_to(&backend, length).await;
+            });
+            let request = Direction::replayable();
+            let meter = BodyMeter::new(None);
+            let (down, up) = (&mut rig.downstream, &mut rig.upstream);
+            let mut first = Relay::new(down, up, request, meter, limits(20_000, 20_000), &rig.idle);
+            let error = until_head(&mut first, &rig.response, LONG).await.expect_err("the backend closed");
+            assert!(matches!(error, RelayError::Upstream(_)), "{error:?}");
+            let Some(again) = first.into_upload().again() else {
+                assert!(!can_again, "{length} bytes are few enough to keep");
+                return;
+            };
+            assert!(can_again, "{length} bytes are too many to keep");
+
+            let (mut up, backend) = h1_side().await;
+            let mut head = RequestHead::default();
+            head.set_method(b"POST").expect("a method");
+            head.set_path(b"/").expect("fits");
+            head.set_authority(b"h").expect("fits");
+            let body = BodyLength::Exact(u64::try_from(length).expect("small"));
+            let framing = RequestFraming { body, persistence: Persistence::KeepAlive, te_trailers: false };
+            up.send_request_head(&head, framing).expect("written");
+            core_runtime::spawn(async move {
+                let head = format!("POST / HTTP/1.1\r\nhost: h\r\ncontent-length: {length}\r\n\r\n");
+                let got = read_up_to(&backend, head.len() + length).await;
+                assert_eq!(got.len(), head.len() + length);
+                assert!(got[head.len()..].iter().all(|byte| *byte == b'r'));
+                write_all(&backend, b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await;
+                std::future::pending::<()>().await;
+            });
+            let mut up = Side::H1(up);
+            let meter = BodyMeter::new(None);
+            let down = &mut rig.downstream;
+            let mut second = Relay::new(down, &mut up, again, meter, limits(20_000, 20_000), &rig.idle);
+            assert_eq!(until_head(&mut second, &rig.response, LONG).await.expect("an answer"), 200);
+        });
+    }
+}

@@ -2,6 +2,7 @@
 //! `http-proxy` compiles, and both mean the same by it. The only tests here that look inside the product; the
 //! end-to-end tests know nothing of it.
 #![expect(clippy::tests_outside_test_module, reason = "this whole crate is a test target")]
+#![expect(clippy::panic, reason = "helpers fail the test that called them")]
 
 mod examples;
 mod names;

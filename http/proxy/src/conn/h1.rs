@@ -83,7 +83,7 @@ pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready
                 return if is_last { Reason::ConnectionAgeMax } else { Reason::Ok };
             }
             Next::Abort => {
-                cut(&side);
+                cut(&mut side).await;
                 return Reason::ClientClosed;
             }
         }
@@ -195,7 +195,7 @@ async fn refuse(
     };
     match exchange::refuse(core, info, &mut request, side, timers, reason).await {
         Next::KeepAlive | Next::Close => linger(side, wait).await,
-        Next::Abort => cut(side),
+        Next::Abort => cut(side).await,
     }
     reason
 }
@@ -222,9 +222,15 @@ async fn linger(side: &mut Side, wait: &Deadline) {
     .await;
 }
 
-/// A response was cut: RST, so that a body without a length does not look complete (C25).
-fn cut(side: &Side) {
-    if let Side::H1(side) = side {
+/// A response was cut. What had been made of it leaves if the socket takes it; a missing last chunk or byte then tells
+/// the client. A body that ends with the connection needs RST, or it would look complete (C25).
+async fn cut(side: &mut Side) {
+    let Side::H1(side) = side else { return };
+    poll_fn(|cx| match side.poll_flush(cx) {
+        Poll::Ready(Ok(()) | Err(_)) | Poll::Pending => Poll::Ready(()),
+    })
+    .await;
+    if side.ends_by_close() {
         // When the socket is gone already there is nothing left to cut.
         match side.transport().tcp().reset_on_close() {
             Ok(()) | Err(_) => {}

@@ -2,7 +2,8 @@
 //!
 //! Safe means that no backend can have acted on the request twice (C19, C22, C23): the connection could not be
 //! made; the backend said that it did not look at it; or a pooled connection turned out dead before any byte of an
-//! answer, and the request is idempotent or none of it was written. The body must still be untouched.
+//! answer, and the request is idempotent or none of it was written. What was taken of the body must be whole:
+//! up to 64 KiB of it are kept.
 
 use std::rc::Rc;
 use std::task::Poll;
@@ -247,10 +248,13 @@ impl Exchange<'_> {
             downstream: listener.http.body_idle_timeout,
             upstream: route.idle_timeout.unwrap_or(listener.http.body_idle_timeout),
         };
-        let has_no_body = self.request.body == BodyLength::Empty && self.request.head.protocol().is_none();
-        let request = if has_no_body { Direction::ended() } else { Direction::default() };
         // A tunnel's bytes are not a request body: nothing may pass before the backend agrees (C07).
-        let request = if self.request.head.protocol().is_some() { Direction::ended() } else { request };
+        let has_no_body = self.request.body == BodyLength::Empty || self.request.head.protocol().is_some();
+        let request = match self.upload.take() {
+            Some(again) => again,
+            None if has_no_body => Direction::ended(),
+            None => Direction::replayable(),
+        };
         let sent_at = clock::now();
         let meter = BodyMeter::new(route.body_bytes_max);
         let (downstream, timers, method) = (&mut *self.downstream, self.timers, self.request.head.method);
@@ -266,18 +270,19 @@ impl Exchange<'_> {
         self.outcome.request_bytes = upload.bytes;
         let info = match result {
             Ok(info) => info,
-            Err(error) => return self.failed_before_head(&error, held, upload.bytes, upstream),
+            Err(error) => return self.failed_before_head(&error, held, upload, upstream),
         };
+        let upload = upload.settled();
         self.outcome.stages.set(Stage::FirstByte, clock::now().saturating_sub(sent_at));
         self.pass_response(upstream, info, upload, idle, route).await.map(Ok)
     }
 
     /// Tells whether an attempt that brought no response head may be made again.
     fn failed_before_head(
-        &self,
+        &mut self,
         error: &RelayError,
         held: &Held,
-        body_bytes_taken: u64,
+        upload: Direction,
         upstream: &Side,
     ) -> Result<Result<(Next, ResponseInfo), Failure>, Stop> {
         let reason = match error {
@@ -294,11 +299,10 @@ impl Exchange<'_> {
         {
             stream.close();
         }
-        let retry = if body_bytes_taken == 0 && (was_not_processed || is_dead_connection) {
-            Retry::Fresh
-        } else {
-            Retry::No
-        };
+        if was_not_processed || is_dead_connection {
+            self.upload = upload.again();
+        }
+        let retry = if self.upload.is_some() { Retry::Fresh } else { Retry::No };
         Ok(Err(Failure { reason, retry }))
     }
 

@@ -26,6 +26,7 @@ use crate::core::{Core, LiveSnapshot};
 use crate::pool::Cluster;
 use crate::reason::Reason;
 use crate::record::{Outcome, Stage};
+use crate::relay::Direction;
 use crate::reply::{self, Pages, Reply};
 use crate::route::RouteIndex;
 use crate::side::{BodyEvent, Side, SideError};
@@ -99,6 +100,8 @@ pub(crate) struct Exchange<'a> {
     /// Where the request was routed, for the reply to an error.
     routed: Option<RouteIndex>,
     head_sent: bool,
+    /// The request body for the next attempt, from its beginning.
+    upload: Option<Direction>,
     /// The last attempt's target, for the log.
     target: Option<(Rc<Cluster>, SocketAddr)>,
     /// What the client asked for, where a rewrite has changed the head.
@@ -217,6 +220,7 @@ impl<'a> Exchange<'a> {
             outcome,
             routed: None,
             head_sent: false,
+            upload: None,
             target: None,
             asked: None,
         }

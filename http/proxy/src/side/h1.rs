@@ -371,6 +371,12 @@ impl H1Side {
         !self.has_input() && self.transport.is_quiet()
     }
 
+    /// Whether the end of the response that is being sent is the end of the connection, so that only a reset can say
+    /// that it was cut.
+    pub(crate) fn ends_by_close(&self) -> bool {
+        self.framing == Framing::Raw
+    }
+
     /// Whether the socket took any byte of the request that is being sent.
     pub(crate) fn has_written(&self) -> bool {
         self.has_written
