@@ -43,7 +43,10 @@ enum Replay {
     /// Nobody will ask.
     #[default]
     Off,
-    Kept { bytes: Vec<u8>, end: Option<Option<Fields>> },
+    Kept {
+        bytes: Vec<u8>,
+        end: Option<Option<Fields>>,
+    },
     /// Too long.
     Lost,
 }

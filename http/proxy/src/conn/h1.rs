@@ -16,7 +16,7 @@ use core_runtime::timer::Deadline;
 use http_wire::h1::{HeadLimits, Persistence, RequestMeta};
 use http_wire::head::{BodyLength, RequestHead, ResponseHead};
 
-use super::{ConnInfo, Ready, age_limit, current, request_limit};
+use super::{ConnInfo, Ready, age_limit, request_limit};
 use crate::core::{Core, LiveSnapshot};
 use crate::exchange::{self, Next, Request, Timers};
 use crate::reason::Reason;
@@ -36,9 +36,9 @@ enum NoRequest {
 }
 
 /// Serves a connection to its end and says why it ended.
-pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready) -> Reason {
+pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Ready) -> Reason {
     let info = ready.info;
-    let Some(config) = then.listener(info.listener) else { return Reason::Draining };
+    let Some(config) = snapshot.listener(info.listener) else { return Reason::Draining };
     let mut side = H1Side::new(ready.transport, head_limits(config));
     if let Some(early) = ready.early {
         side.unread(early);
@@ -48,12 +48,12 @@ pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready
     let wait = Deadline::new();
     let age_limit = age_limit(core, config, info.opened_at);
     let requests_max = request_limit(core, config);
+    // The head's time goes for the first wait too; after it the limits are those of the configuration then in force.
+    let mut patience = Patience { first_byte: config.http.header_timeout, ..Patience::of(config, None) };
+    drop(snapshot);
     let mut requests = 0u32;
     loop {
-        let snapshot = core.snapshot();
-        let Some(config) = current(&snapshot, then, info.listener) else { return Reason::Draining };
-        let first = requests == 0;
-        let mut request = match next_request(core, config, &info, &mut side, &wait, first, age_limit).await {
+        let mut request = match next_request(core, &patience, &info, &mut side, &wait).await {
             Ok(request) => request,
             Err(NoRequest::Over(reason)) => {
                 linger(&mut side, &wait).await;
@@ -71,13 +71,16 @@ pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready
         if is_last {
             request.persistence = Persistence::Close;
         }
-        drop(snapshot);
         info.live.request_started();
         let next = exchange::run(core, &info, &mut request, &mut side, &timers).await;
         info.live.request_ended();
         core.give_heads(request.head, request.response);
         match next {
-            Next::KeepAlive => {}
+            Next::KeepAlive => {
+                let snapshot = core.snapshot_of(info.listener);
+                let Some(config) = snapshot.listener(info.listener) else { return Reason::Draining };
+                patience = Patience::of(config, age_limit);
+            }
             Next::Close => {
                 linger(&mut side, &wait).await;
                 return if is_last { Reason::ConnectionAgeMax } else { Reason::Ok };
@@ -98,22 +101,35 @@ fn head_limits(config: &ListenerConfig) -> HeadLimits {
     }
 }
 
+/// How long a connection waits for its next request.
+struct Patience {
+    /// Until its first byte.
+    first_byte: Duration,
+    /// From then until the whole head.
+    head: Duration,
+    /// When the wait for the first byte ends in any case.
+    age_limit: Option<Duration>,
+}
+
+impl Patience {
+    fn of(config: &ListenerConfig, age_limit: Option<Duration>) -> Self {
+        Self { first_byte: config.http.idle_timeout, head: config.http.header_timeout, age_limit }
+    }
+}
+
 /// Waits for a request: without a buffer for its first byte, then for the whole head.
 async fn next_request(
     core: &Rc<Core>,
-    config: &ListenerConfig,
+    patience: &Patience,
     info: &ConnInfo,
     side: &mut Side,
     wait: &Deadline,
-    is_first: bool,
-    age_limit: Option<Duration>,
 ) -> Result<Request, NoRequest> {
     let Side::H1(side) = side else { return Err(NoRequest::Over(Reason::Internal)) };
     side.release_buffers();
-    // A client that connects and says nothing has the head's time; one that has been served has the idle time.
-    wait.set_after(if is_first { config.http.header_timeout } else { config.http.idle_timeout });
+    wait.set_after(patience.first_byte);
     let mut over = Reason::IdleTimeout;
-    if let Some(limit) = age_limit.filter(|_| !is_first)
+    if let Some(limit) = patience.age_limit
         && wait.at().is_some_and(|at| limit < at)
     {
         wait.set(limit);
@@ -136,7 +152,7 @@ async fn next_request(
         return Err(NoRequest::Over(reason));
     }
     let began_at = clock::now();
-    wait.set(began_at + config.http.header_timeout);
+    wait.set(began_at + patience.head);
     let (mut head, response) = core.take_heads();
     let meta = poll_fn(|cx| {
         if let Poll::Ready(result) = side.poll_request_head(cx, info.scheme, &mut head) {

@@ -53,8 +53,8 @@ struct Shared {
 }
 
 /// Serves a connection to its end and says why it ended.
-pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready) -> Reason {
-    let Some(config) = then.listener(ready.info.listener) else { return Reason::Draining };
+pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Ready) -> Reason {
+    let Some(config) = snapshot.listener(ready.info.listener) else { return Reason::Draining };
     let io = H2Io::new(ready.transport, ready.early, Some(FrameMeter::at_preface(&budgets(&config.http.h2))));
     let deadline = Deadline::new();
     deadline.set_after(config.http.header_timeout);
@@ -91,6 +91,7 @@ pub(super) async fn serve(core: &Rc<Core>, then: &Rc<LiveSnapshot>, ready: Ready
         grace_ends_at: Duration::MAX,
         is_abrupt: false,
     };
+    drop(snapshot);
     driver.arm();
     let reason = poll_fn(|cx| driver.poll(cx)).await;
     drop(driver);

@@ -86,21 +86,20 @@ pub(crate) async fn serve(
     accepted: Accepted,
     count: ConnectionCount,
 ) {
-    let reason = match snapshot.listener(listener) {
-        Some(config) => serve_with(&core, &snapshot, config, accepted, &count.live).await,
-        None => Some(Reason::Draining),
-    };
+    let reason = serve_with(&core, snapshot, listener, accepted, &count.live).await;
     count.ends_with(reason);
 }
 
-/// `None` when the reason has been counted already, or nothing was wrong.
+/// `None` when the reason has been counted already, or nothing was wrong. The snapshot is let go once the connection
+/// is known: a long-lived one must not keep an old configuration alive (C43).
 async fn serve_with(
     core: &Rc<Core>,
-    snapshot: &Rc<LiveSnapshot>,
-    config: &ListenerConfig,
+    snapshot: Rc<LiveSnapshot>,
+    listener: StatId,
     accepted: Accepted,
     live: &Rc<LiveConn>,
 ) -> Option<Reason> {
+    let Some(config) = snapshot.listener(listener) else { return Some(Reason::Draining) };
     let ready = match begin(core, config, accepted, live).await {
         Ok(ready) => ready,
         Err(reason @ (Reason::TlsHandshakeFailed | Reason::TlsHandshakeTimeout)) => {
@@ -365,13 +364,4 @@ pub(crate) fn request_limit(core: &Core, config: &ListenerConfig) -> Option<u32>
 fn jitter(core: &Core, config: &ListenerConfig) -> f32 {
     let thousandths = u16::try_from(core.random() % 1000).unwrap_or(0);
     config.http.age_jitter.clamp(0.0, 1.0) * f32::from(thousandths) / 1000.0
-}
-
-/// The configuration of a connection's listener as it is now; the one from its beginning when it has gone.
-pub(crate) fn current<'s>(
-    now: &'s Rc<LiveSnapshot>,
-    then: &'s Rc<LiveSnapshot>,
-    listener: StatId,
-) -> Option<&'s ListenerConfig> {
-    now.listener(listener).or_else(|| then.listener(listener))
 }
