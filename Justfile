@@ -33,7 +33,7 @@ bench CRATE *ARGUMENTS:
 
 # Every bench for a few rounds, to see that it works.
 bench-smoke:
-    SHARD_BENCH_SMOKE=1 cargo bench --workspace --bench '*'
+    SHARD_BENCH_SMOKE=1 cargo test --workspace --exclude tests --bench '*'
 
 # Fuzzes one target of one crate for some seconds, such as `just fuzz http/wire path 600`. Needs cargo-fuzz.
 fuzz CRATE TARGET SECONDS="60":

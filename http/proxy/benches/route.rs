@@ -70,7 +70,9 @@ const SHAPES: [Shape; 6] = [
 ];
 
 fn main() -> ExitCode {
-    let rounds = if std::env::var_os("SHARD_BENCH_SMOKE").is_some() { 2_000 } else { 200_000 };
+    // Times of a few rounds, on a machine that may be busy with other things, judge nothing.
+    let is_smoke = std::env::var_os("SHARD_BENCH_SMOKE").is_some();
+    let rounds = if is_smoke { 2_000 } else { 200_000 };
     println!("{:<24} {:>7} {:>9} {:>9} {:>12}", "shape", "routes", "p50 ns", "p99 ns", "allocations");
     let mut figures = Vec::new();
     for shape in &SHAPES {
@@ -83,13 +85,14 @@ fn main() -> ExitCode {
         );
         figures.push(figure);
     }
-    let over = SHAPES
-        .iter()
-        .zip(&figures)
-        .any(|(shape, figure)| shape.judged == Judged::Yes && figure.p50_ns > BUDGET_P50_NS * SLACK);
+    let mut judged = SHAPES.iter().zip(&figures);
+    let over = judged
+        .any(|(shape, figure)| shape.judged == Judged::Yes && figure.p50_ns > BUDGET_P50_NS * SLACK)
+        && !is_smoke;
     let allocates = figures.iter().any(|f| f.allocations > 0);
     // Ten times the hosts, the same requests: a search among hosts would cost ten times as much.
-    let grows = matches!(&figures[..], [_, budget, many, ..] if many.p50_ns > budget.p50_ns * SLACK);
+    let grows =
+        !is_smoke && matches!(&figures[..], [_, budget, many, ..] if many.p50_ns > budget.p50_ns * SLACK);
     for (bad, what) in
         [(over, "over budget"), (allocates, "a look-up allocates"), (grows, "cost grows with the hosts")]
     {

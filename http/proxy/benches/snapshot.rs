@@ -36,7 +36,9 @@ const ENDPOINTS: u32 = 50_000;
 const BUDGET: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    let rounds = if std::env::var_os("SHARD_BENCH_SMOKE").is_some() { 1 } else { 10 };
+    // The time of one round, on a machine that may be busy with other things, judges nothing.
+    let is_smoke = std::env::var_os("SHARD_BENCH_SMOKE").is_some();
+    let rounds = if is_smoke { 1 } else { 10 };
     let resources = resources();
     let mut stats = StatRegistry::new();
     let mut worst = Duration::ZERO;
@@ -52,7 +54,7 @@ fn main() -> ExitCode {
             took.as_secs_f64() * 1e3
         );
     }
-    if worst > BUDGET {
+    if worst > BUDGET && !is_smoke {
         println!("FAILED: over {BUDGET:?}");
         return ExitCode::FAILURE;
     }

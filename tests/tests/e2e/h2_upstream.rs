@@ -63,8 +63,9 @@ fn c18_a_paused_upload_does_not_sit_on_the_connection_window() {
                 }
                 if frame.has(flag::END_STREAM) {
                     ended.push(frame.stream);
-                    answer(h2, frame.stream, "ok");
+                    // Before the answer, which may be read before this thread runs again.
                     done.store(true, Ordering::Release);
+                    answer(h2, frame.stream, "ok");
                 }
             }
         }
