@@ -3,6 +3,7 @@
 
 Starts a backend and the proxy on loopback ports below 32768, runs the suite, prints every case that failed, and
 exits with 1 when one failed that is not in SUITE.expected (case, tab, why the other behaviour is right)."""
+import collections
 import contextlib
 import json
 import os
@@ -20,6 +21,8 @@ ROOT = HERE.parent.parent
 BINARIES = pathlib.Path(os.environ.get("SHARD_BIN_DIR", ROOT / "target/debug"))
 TOOLS = ROOT / "target/tools"
 START_SECONDS_MAX = 15
+# A case that fails inside the suite stops its progress for good.
+AUTOBAHN_SECONDS_MAX = 1800
 
 
 def free_port():
@@ -158,8 +161,10 @@ def autobahn(tool):
         spec = {"outdir": str(reports), "servers": servers, "cases": ["*"], "exclude-cases": left_out, "exclude-agent-cases": {}}
         (setup.dir / "spec.json").write_text(json.dumps(spec))
         client = ["/usr/bin/python3", HERE / "autobahn_client.py", tool, setup.dir / "spec.json"]
-        subprocess.run([str(part) for part in client], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([str(part) for part in client], check=True, stdout=subprocess.DEVNULL, timeout=AUTOBAHN_SECONDS_MAX)
         verdicts = json.loads((reports / "index.json").read_text())
+        for agent, cases in verdicts.items():
+            print(agent, dict(collections.Counter(verdict["behavior"] for verdict in cases.values())))
         failed = {}
         for case, direct in verdicts["direct"].items():
             for part in ("behavior", "behaviorClose"):
