@@ -100,7 +100,7 @@ fn nginx(dir: &TempDir) -> (Process, std::net::SocketAddr) {
     dir.write("www/big", vec![b'n'; 3_000_000]);
     let here = dir.path().display();
     let config = format!(
-        "daemon off; worker_processes 1; pid {here}/nginx.pid; error_log {here}/error.log;\n\
+        "daemon off; master_process off; pid {here}/nginx.pid; error_log {here}/error.log;\n\
          events {{ worker_connections 512; }}\n\
          http {{ access_log off; client_body_temp_path {here}/t1; proxy_temp_path {here}/t2; fastcgi_temp_path {here}/t3;\n\
          uwsgi_temp_path {here}/t4; scgi_temp_path {here}/t5; keepalive_requests 50; keepalive_timeout 1s;\n\
@@ -110,8 +110,8 @@ fn nginx(dir: &TempDir) -> (Process, std::net::SocketAddr) {
     );
     let path = dir.write("nginx.conf", config);
     let mut command = Command::new(require_tool("nginx"));
-    // The workers run as root's own user: the temporary directory is not open to others.
-    command.arg("-c").arg(path).arg("-g").arg("user root;").arg("-p").arg(dir.path());
+    // One process, so that none outlives the one that is ended.
+    command.arg("-c").arg(path).arg("-p").arg(dir.path());
     let process = Process::start("nginx", dir, &mut command);
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
     wait_until("nginx listens", PATIENCE, || std::net::TcpStream::connect(address).is_ok());
