@@ -23,6 +23,7 @@ TOOLS = ROOT / "target/tools"
 START_SECONDS_MAX = 15
 # A case that fails inside the suite stops its progress for good.
 AUTOBAHN_SECONDS_MAX = 1800
+BROWSER_SECONDS_MAX = 180
 
 
 def free_port():
@@ -37,14 +38,14 @@ def free_port():
 free_port.given = set()
 
 
-def wait(what, probe):
-    end = time.monotonic() + START_SECONDS_MAX
+def wait(what, probe, seconds=START_SECONDS_MAX):
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         with contextlib.suppress(OSError):
             if probe():
                 return
         time.sleep(0.05)
-    raise SystemExit(f"{what}: not within {START_SECONDS_MAX} s")
+    raise SystemExit(f"{what}: not within {seconds} s")
 
 
 def listens(port):
@@ -78,7 +79,7 @@ class Setup(contextlib.ExitStack):
         wait("the backend", listens(port))
         return port
 
-    def proxy(self, upstream, **listener):
+    def proxy(self, upstream, service=None, **listener):
         plain, secure, admin = free_port(), free_port(), free_port()
         config = self.dir / "config"
         tls = config / "tls"
@@ -92,7 +93,7 @@ class Setup(contextlib.ExitStack):
             "plain": {"address": f"127.0.0.1:{plain}", **listener},
             "secure": {"address": f"127.0.0.1:{secure}", "tls": {"certificates": certificates}, **listener},
         }
-        text = {"listeners": listeners, "services": {"suite": {"endpoints": [f"127.0.0.1:{upstream}"]}}}
+        text = {"listeners": listeners, "services": {"suite": {"endpoints": [f"127.0.0.1:{upstream}"], **(service or {})}}}
         (config / "shard.yaml").write_text(json.dumps(text, indent=2))
         binary = BINARIES / "shard-proxy"
         if not binary.exists():
@@ -174,9 +175,42 @@ def autobahn(tool):
         return failed, len(verdicts["direct"])
 
 
+def browser(tool):
+    """Checks of browser.html that failed in Chromium."""
+    with Setup() as setup:
+        upstream, result = free_port(), setup.dir / "result.json"
+        setup.start("backend", ["python3", HERE / "browser_backend.py", upstream, HERE / "browser.html", result])
+        wait("the backend", listens(upstream))
+        cors = {"methods": ["PUT"], "headers": ["x-tenant"], "expose": ["x-seen"]}
+        route = {"streaming": True, "cors": {"origins": ["*"], **cors}}
+        log = setup.dir / "access.log"
+        lines = {"to": "file", "path": str(log)}
+        _, secure = setup.proxy(upstream, {"routes": [route]}, upgrades=["websocket"], access_log=lines)
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
+        options += ["--disable-background-networking", "--disable-component-update", "--ignore-certificate-errors"]
+        options += [f"--user-data-dir={setup.dir / 'profile'}", "--remote-debugging-port=0"]
+        chromium = setup.start("chromium", [tool, *options, f"https://localhost:{secure}/"])
+
+        def done():
+            if chromium.poll() is not None:
+                raise SystemExit((setup.dir / "chromium.log").read_text(errors="replace"))
+            return result.exists()
+
+        wait("the page's result", done, BROWSER_SECONDS_MAX)
+        checks = json.loads(result.read_text())
+
+        def tunnels():
+            rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+            return [row["protocol"] for row in rows if row["path"] == "/socket"]
+
+        wait("the tunnel's line in the access log", tunnels)
+        checks["web_socket_over_h2"] = "" if tunnels() == ["HTTP/2"] else f"{tunnels()}"
+        return {name: message for name, message in checks.items() if message}, len(checks)
+
+
 def main():
     suite, tool = sys.argv[1:]
-    failed, count = {"h2spec": h2spec, "autobahn": autobahn}[suite](pathlib.Path(tool).resolve())
+    failed, count = {"h2spec": h2spec, "autobahn": autobahn, "browser": browser}[suite](pathlib.Path(tool).resolve())
     lines = (HERE / f"{suite}.expected").read_text().splitlines()
     expected = dict(line.split("\t", 1) for line in lines if line and not line.startswith("#"))
     for case, message in sorted(failed.items()):
