@@ -61,13 +61,18 @@ pub(crate) fn thread_mark() -> usize {
 
 /// Starts a future on the calling thread's shard. It first runs in this turn or the next one.
 pub fn spawn(future: impl Future<Output = ()> + 'static) {
+    // Boxed before anything else: a future is kilobytes, and each call that passes it on by value would copy it.
+    spawn_boxed(Box::pin(future));
+}
+
+fn spawn_boxed(future: LocalFuture) {
     EXEC.with(|exec| {
         let slot = exec.free.borrow_mut().pop().unwrap_or_else(|| {
             exec.tasks.borrow_mut().push(None);
             exec.tasks.borrow().len() - 1
         });
         let task = Rc::new(Task {
-            future: RefCell::new(Some(Box::pin(future))),
+            future: RefCell::new(Some(future)),
             queued: Cell::new(false),
             slot: Cell::new(slot),
             thread: thread_mark(),

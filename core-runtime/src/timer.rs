@@ -45,13 +45,17 @@ thread_local! {
     static WHEEL: RefCell<Wheel> = const { RefCell::new(Wheel::new()) };
 }
 
+/// Nanoseconds of a tick.
+const TICK_NS: u32 = 1_000_000;
+
+// In seconds and the rest, because a division of 128-bit numbers is a call of 70 instructions.
 fn tick_of(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+    time.as_secs().saturating_mul(1000).saturating_add(u64::from(time.subsec_nanos() / TICK_NS))
 }
 
 /// The first tick at which `time` has passed.
 fn tick_after(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+    time.as_secs().saturating_mul(1000).saturating_add(u64::from(time.subsec_nanos().div_ceil(TICK_NS)))
 }
 
 impl Wheel {
@@ -274,6 +278,31 @@ impl Deadline {
             }
             Poll::Pending
         })
+    }
+}
+
+impl Deadline {
+    /// Ready once `due` has passed; until then the task is woken by `due`. For an owner that knows its due time by
+    /// itself and moves it often: an earlier arming is left as it is, and costs one wake too many at its old time.
+    pub fn poll_until(&self, due: Duration, cx: &Context<'_>) -> Poll<()> {
+        if due <= clock::now() {
+            return Poll::Ready(());
+        }
+        WHEEL.with(|wheel| {
+            let mut wheel = wheel.borrow_mut();
+            if self.entry.get() == NONE {
+                self.entry.set(wheel.allocate());
+            }
+            let index = self.entry.get();
+            let entry = &mut wheel.entries[index as usize];
+            if !entry.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+                entry.waker = Some(cx.waker().clone());
+            }
+            if entry.list == NONE || entry.deadline.is_none_or(|at| at > due) {
+                wheel.set(index, due);
+            }
+        });
+        Poll::Pending
     }
 }
 

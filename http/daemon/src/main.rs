@@ -22,6 +22,11 @@ mod watch;
 
 use std::process::ExitCode;
 
+/// A heap for each thread, as cores share nothing. 8 % fewer instructions for an h2 → h2 exchange and 7 % for h2 → h1
+/// than with the C library's (callgrind, the comparison bench's S5 and S4).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     match args::parse() {
         Ok(args::Request::Serve(options)) => match start::run(*options) {

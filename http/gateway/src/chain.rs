@@ -52,6 +52,16 @@ pub struct Policies<'a> {
     pub cors: Option<&'a CorsPolicy>,
 }
 
+impl Policies<'_> {
+    /// Whether everything passes.
+    pub const fn is_empty(&self) -> bool {
+        self.access.is_none()
+            && self.client_limit.is_none()
+            && self.body_bytes_max.is_none()
+            && self.cors.is_none()
+    }
+}
+
 /// What the policies look at.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {

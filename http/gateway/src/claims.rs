@@ -4,7 +4,7 @@
 //! Elements are cut at every comma, quoted or not: a quoted comma never stands in a proper host, and a piece with
 //! an open quote is believed in nothing. Called by [`crate::client_addr`], which reads the addresses themselves.
 
-use http_wire::fields::{Field, FieldId, Fields};
+use http_wire::fields::{FieldId, FieldSet, Fields};
 use http_wire::forwarded::scheme;
 use http_wire::head::Scheme;
 use http_wire::token::is_token;
@@ -105,28 +105,36 @@ fn is_prefix(value: &[u8]) -> bool {
         && !value.windows(2).any(|pair| pair == b"//")
 }
 
-/// Whether a received field makes a claim that [`crate::client_addr`] answers for, so that it must not pass as
-/// it came. Names with `_` for `-` are claims too: CGI-style backends cannot tell the two apart.
+/// Known fields that only the proxy may write: what [`crate::client_addr`] answers for, and what exchanges tell backends.
 /// `x-forwarded-client-cert` is the TLS side's to judge.
-pub(crate) fn is_claim(field: Field<'_>, peer_trust: PeerTrust) -> bool {
-    match field.id {
-        FieldId::Forwarded
-        | FieldId::XForwardedFor
-        | FieldId::XForwardedHost
-        | FieldId::XForwardedPort
-        | FieldId::XForwardedPrefix
-        | FieldId::XForwardedProto
-        | FieldId::XRealIp => true,
-        FieldId::Other => {
-            let is_respelled = field.name.contains(&b'_');
-            let is_forwarded = is_spelled_from(field.name.get(..FORWARDED.len()), FORWARDED);
-            (is_forwarded && (is_respelled || peer_trust == PeerTrust::Untrusted))
-                || (is_respelled && is_spelled_from(Some(field.name), b"x-real-ip"))
-        }
-        _ => false,
+pub(crate) const CLAIMS: FieldSet = FieldSet::of(&[
+    FieldId::Forwarded,
+    FieldId::XDeadlineMs,
+    FieldId::XForwardedFor,
+    FieldId::XForwardedHost,
+    FieldId::XForwardedPort,
+    FieldId::XForwardedPrefix,
+    FieldId::XForwardedProto,
+    FieldId::XMirrored,
+    FieldId::XRealIp,
+    FieldId::XShardAttempt,
+]);
+
+/// Whether the field of another, lower-case name is a claim, too, so that it must not pass as it came: `x-auth-*`, which
+/// the gateway vouches for, and names with `_` for `-`, because CGI-style backends cannot tell the two apart.
+pub(crate) fn is_claim(name: &[u8], peer_trust: PeerTrust) -> bool {
+    // Nearly every other name is out with this.
+    if !matches!(name, [b'x', b'-' | b'_', ..]) {
+        return false;
     }
+    let is_respelled = name.contains(&b'_');
+    let is_forwarded = is_spelled_from(name.get(..FORWARDED.len()), FORWARDED);
+    (is_forwarded && (is_respelled || peer_trust == PeerTrust::Untrusted))
+        || (is_respelled && is_spelled_from(Some(name), b"x-real-ip"))
+        || is_spelled_from(name.get(..AUTH.len()), AUTH)
 }
 
+const AUTH: &[u8] = b"x-auth-";
 const FORWARDED: &[u8] = b"x-forwarded";
 
 fn is_spelled_from(name: Option<&[u8]>, plain: &[u8]) -> bool {

@@ -99,7 +99,7 @@ impl ClientAddrRules {
     }
 
     /// Writes the forwarded fields for the backend: `x-forwarded-for`, `-proto`, `-host`, `-port`, a believed
-    /// `-prefix`, and `forwarded` where that is the source. Every other claim about the client is removed.
+    /// `-prefix`, and `forwarded` where that is the source. Every other field that only the proxy may write is removed.
     /// Returns the scheme by which the client came. `scratch` is emptied and reused.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ impl ClientAddrRules {
             ForwardedSource::Forwarded => Some(self.write_forwarded(client, downstream, head, scratch)),
         };
 
-        head.fields.retain(|field| !claims::is_claim(field, client.peer_trust));
+        head.fields.remove_all(claims::CLAIMS, |name| claims::is_claim(name, client.peer_trust));
         head.fields.push(FieldId::XForwardedFor, &scratch[chain])?;
         head.fields.push(FieldId::XForwardedProto, scheme.as_str().as_bytes())?;
         head.fields.push(FieldId::XForwardedHost, &scratch[host])?;
@@ -145,6 +145,9 @@ impl ClientAddrRules {
 
     /// The believed addresses of the list, the client first.
     fn believed_hops(&self, client: &ClientAddr, fields: &Fields, mut each: impl FnMut(IpAddr)) {
+        if client.hops == 0 {
+            return;
+        }
         let mut hops = [client.address; HOPS_MAX];
         let mut found = 0;
         self.each_hop(fields, |hop| {

@@ -14,11 +14,11 @@ use core_runtime::mailbox::{SendError, Sender};
 use core_runtime::net::{Accepted, ListeningSocket};
 use core_runtime::sync::Latch;
 use http_gateway::client_limit::ClientLimiter;
-use http_wire::head::{RequestHead, ResponseHead};
 use rustc_hash::FxHashMap;
 use tls::{ServerContext, TicketKeys};
 
 use crate::balance::Rng;
+use crate::exchange::Request;
 use crate::log::AccessLog;
 use crate::pool::Clusters;
 use crate::reason::Reason;
@@ -55,8 +55,8 @@ pub enum Command {
 /// Clients whose limits one core remembers.
 const LIMITED_CLIENTS_MAX: NonZeroU32 = NonZeroU32::new(65_536).expect("not zero");
 
-/// Heads kept for reuse; about as many exchanges run at once on a busy core.
-const HEADS_KEPT_MAX: usize = 1024;
+/// Requests kept for reuse; about as many exchanges run at once on a busy core.
+const REQUESTS_KEPT_MAX: usize = 1024;
 
 /// One core's state.
 #[derive(Debug)]
@@ -81,8 +81,9 @@ pub struct Core {
     rotated: RefCell<FxHashMap<StatId, Rc<ServerContext>>>,
     /// Where old snapshots go to be freed by the thread that made them.
     graveyard: Sender<Box<Snapshot>>,
-    /// Heads that wait for their next message: a waiting connection holds none.
-    heads: RefCell<Vec<(RequestHead, ResponseHead)>>,
+    /// Requests that are over, kept for their memory: a waiting connection holds none.
+    #[expect(clippy::vec_box, reason = "requests move between here and their tasks, and are large")]
+    requests: RefCell<Vec<Box<Request>>>,
     /// Reused for values that are built and copied at once.
     pub(crate) scratch: RefCell<Vec<u8>>,
 }
@@ -119,7 +120,7 @@ impl Core {
             gone: RefCell::default(),
             rotated: RefCell::default(),
             graveyard,
-            heads: RefCell::default(),
+            requests: RefCell::default(),
             scratch: RefCell::default(),
         })
     }
@@ -192,18 +193,18 @@ impl Core {
         self.live.left()
     }
 
-    /// Empty heads, with memory from earlier use when there is some.
-    pub(crate) fn take_heads(&self) -> (RequestHead, ResponseHead) {
-        self.heads.borrow_mut().pop().unwrap_or_default()
+    /// A request whose heads are empty, with memory from earlier use when there is some.
+    pub(crate) fn take_request(&self) -> Box<Request> {
+        self.requests.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Gives heads back for the next message.
-    pub(crate) fn give_heads(&self, mut request: RequestHead, mut response: ResponseHead) {
-        let mut heads = self.heads.borrow_mut();
-        if heads.len() < HEADS_KEPT_MAX {
-            request.clear();
-            response.clear();
-            heads.push((request, response));
+    /// Gives a request back for the next one.
+    pub(crate) fn give_request(&self, mut request: Box<Request>) {
+        let mut requests = self.requests.borrow_mut();
+        if requests.len() < REQUESTS_KEPT_MAX {
+            request.head.clear();
+            request.response.clear();
+            requests.push(request);
         }
     }
 

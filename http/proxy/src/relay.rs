@@ -8,7 +8,6 @@
 //! source has nothing more for now, so head and first body bytes leave in one write. The response may begin and
 //! even end while the request is still being sent (C24).
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -32,17 +31,15 @@ pub(crate) struct Direction {
     has_flushed: bool,
     /// The sink stopped taking; what is left will not be sent.
     gave_up: bool,
-    replay: Replay,
-    /// What an attempt before this one took from the source, to be sent first.
-    again: VecDeque<BodyEvent>,
+    /// `None` when nobody will ask for it. Boxed, because most requests have no body.
+    replay: Option<Box<Replay>>,
+    /// What an attempt before this one took from the source, to be sent first; the next piece is the last here.
+    again: Vec<BodyEvent>,
 }
 
 /// What was taken from a source, as long as it is short enough to be sent twice (C19, C23).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 enum Replay {
-    /// Nobody will ask.
-    #[default]
-    Off,
     Kept {
         bytes: Vec<u8>,
         end: Option<Option<Fields>>,
@@ -78,28 +75,27 @@ impl Direction {
 
     /// A request body that may have to be sent twice.
     pub(crate) fn replayable() -> Self {
-        Self { replay: Replay::Kept { bytes: Vec::new(), end: None }, ..Self::default() }
+        Self { replay: Some(Box::new(Replay::Kept { bytes: Vec::new(), end: None })), ..Self::default() }
     }
 
     /// The same direction from its beginning, for another attempt; `None` when too much of it is gone.
     pub(crate) fn again(self) -> Option<Self> {
-        match self.replay {
-            Replay::Kept { bytes, end } => {
-                let mut again = VecDeque::new();
+        match self.replay.map(|replay| *replay) {
+            Some(Replay::Kept { bytes, end }) => {
+                let mut again: Vec<BodyEvent> = end.map(BodyEvent::End).into_iter().collect();
                 if !bytes.is_empty() {
-                    again.push_back(BodyEvent::Data(Chunk::Shared(bytes.into())));
+                    again.push(BodyEvent::Data(Chunk::Shared(bytes.into())));
                 }
-                again.extend(end.map(BodyEvent::End));
                 Some(Self { again, ..Self::default() })
             }
-            Replay::Off | Replay::Lost if self.bytes > 0 => None,
-            Replay::Off | Replay::Lost => Some(Self { has_ended: self.has_ended, ..Self::default() }),
+            Some(Replay::Lost) | None if self.bytes > 0 => None,
+            Some(Replay::Lost) | None => Some(Self { has_ended: self.has_ended, ..Self::default() }),
         }
     }
 
     /// The backend has begun to answer: there will be no other attempt.
     pub(crate) fn settled(self) -> Self {
-        Self { replay: Replay::Off, ..self }
+        Self { replay: None, ..self }
     }
 
     fn is_over(&self) -> bool {
@@ -107,7 +103,7 @@ impl Direction {
     }
 
     fn poll_next(&mut self, source: &mut Side, cx: &mut Context<'_>) -> Poll<Result<BodyEvent, SideError>> {
-        match self.again.pop_front() {
+        match self.again.pop() {
             Some(event) => Poll::Ready(Ok(event)),
             None => source.poll_body(cx),
         }
@@ -154,7 +150,7 @@ pub(crate) struct Relay<'a> {
     pub(crate) response: Direction,
     pub(crate) meter: BodyMeter,
     pub(crate) idle: IdleLimits,
-    /// The next time to look whether one side has been silent for too long.
+    /// Wakes the task to look whether one side has been silent for too long.
     pub(crate) idle_deadline: &'a Deadline,
     progress_at: Duration,
     /// What the upload ended with when the backend stopped reading; the response may still come.
@@ -195,7 +191,9 @@ fn pump(
                 return (Poll::Ready(Err(PumpError::TooLarge)), moved);
             }
         }
-        direction.replay.note(&event);
+        if let Some(replay) = &mut direction.replay {
+            replay.note(&event);
+        }
         direction.has_ended = !matches!(event, BodyEvent::Data(_));
         if let Err(error) = sink.send_body(event) {
             return (Poll::Ready(Err(PumpError::Sink(error))), moved);
@@ -220,7 +218,6 @@ impl<'a> Relay<'a> {
         idle: IdleLimits,
         idle_deadline: &'a Deadline,
     ) -> Self {
-        idle_deadline.set_after(idle.upstream.min(idle.downstream));
         Self {
             downstream,
             upstream,
@@ -359,13 +356,13 @@ impl<'a> Relay<'a> {
     fn note_progress(&mut self, moved: u32) {
         if moved > 0 {
             self.progress_at = clock::now();
-            self.idle_deadline.set(self.progress_at + self.idle.upstream.min(self.idle.downstream));
         }
     }
 
     /// When nothing has moved for a while: finds out who is silent, and whether that side's limit is over.
     fn poll_idle<T>(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RelayError>> {
-        while self.idle_deadline.poll_expired(cx).is_ready() {
+        let mut due = self.progress_at + self.idle.upstream.min(self.idle.downstream);
+        while self.idle_deadline.poll_until(due, cx).is_ready() {
             let takes_more = self.upstream.poll_room(cx).is_ready() && !self.request.gave_up;
             let client_is_silent =
                 (takes_more && !self.request.is_over()) || self.downstream.poll_room(cx).is_pending();
@@ -374,11 +371,10 @@ impl<'a> Relay<'a> {
             } else {
                 (self.idle.upstream, RelayError::UpstreamIdle)
             };
-            let due = self.progress_at + limit;
+            due = self.progress_at + limit;
             if due <= clock::now() {
                 return Poll::Ready(Err(error));
             }
-            self.idle_deadline.set(due);
         }
         Poll::Pending
     }

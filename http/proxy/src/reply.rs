@@ -80,10 +80,10 @@ fn dress_grpc(reply: &mut Reply, content_type: &[u8], head: &mut ResponseHead) -
     head.status = 200;
     head.fields.push(FieldId::ContentType, content_type)?;
     let status = Decimal::new(u64::from(reply.reason.grpc_status().number()));
-    head.fields.push_name(b"grpc-status", status.as_bytes())?;
+    head.fields.push(FieldId::GrpcStatus, status.as_bytes())?;
     let mut message = Vec::new();
     grpc::encode_message(reply.reason.title(), &mut message);
-    head.fields.push_name(b"grpc-message", &message)
+    head.fields.push(FieldId::GrpcMessage, &message)
 }
 
 /// The problem document. All words are ours or hexadecimal, so nothing needs escaping.

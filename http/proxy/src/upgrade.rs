@@ -86,7 +86,7 @@ fn base64(bytes: &[u8]) -> String {
 
 /// `grpc-status` of a head-only gRPC response (gRPC over HTTP/2, "Trailers-Only").
 pub(crate) fn grpc_status(response: &ResponseHead) -> Option<u8> {
-    let value = response.fields.get_name(b"grpc-status")?;
+    let value = response.fields.get(FieldId::GrpcStatus)?;
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 

@@ -13,7 +13,7 @@ mod received;
 pub use id::{FieldId, FieldSet, may_be_trailer};
 pub(crate) use received::{Keep, LineError};
 
-use crate::token::{is_field_value, is_token};
+use crate::token::{ends_as_field_value, is_token};
 
 /// More bytes than this are no header block, whatever the limits of the listener say.
 pub const FIELDS_BYTES_MAX: usize = 1 << 20;
@@ -40,8 +40,7 @@ impl Span {
 
 /// Bytes between name and value: colon and blank.
 const PLAIN_GAP: u8 = 2;
-/// The gap and CRLF.
-const LINE_OVERHEAD_BYTES: usize = 4;
+const LINE_END: &[u8; 2] = b"\r\n";
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -160,12 +159,13 @@ impl Fields {
     /// `FieldError` when the value holds a CTL byte other than HTAB (RFC 9110 §5.5), when `id` is `Other`, or
     /// when the list is full.
     pub fn push(&mut self, id: FieldId, value: &[u8]) -> Result<(), FieldError> {
-        if id == FieldId::Other {
+        let start = id.line_start().as_bytes();
+        if start.is_empty() {
             return Err(FieldError);
         }
-        let name = id.name().as_bytes();
-        let at = self.append(name, value)?;
-        self.keep_appended(id, at, name.len(), value.len())
+        let at = self.begin_line(start.len() + value.len() + LINE_END.len())?;
+        self.arena.extend_from_slice(start);
+        self.end_line(id, at, start.len() - usize::from(PLAIN_GAP), value)
     }
 
     /// Appends a field by name in any case; the name is stored lower case.
@@ -177,36 +177,34 @@ impl Fields {
         if !is_token(name) {
             return Err(FieldError);
         }
-        let at = self.append(name, value)?;
-        let stored = self.arena.get_mut(at..at + name.len()).unwrap_or(&mut []);
+        let at = self.begin_line(name.len() + value.len() + usize::from(PLAIN_GAP) + LINE_END.len())?;
+        self.arena.extend_from_slice(name);
+        let stored = self.arena.get_mut(at..).unwrap_or(&mut []);
         stored.make_ascii_lowercase();
         let id = FieldId::from_lower(stored);
-        self.keep_appended(id, at, name.len(), value.len())
+        self.arena.extend_from_slice(b": ");
+        self.end_line(id, at, name.len(), value)
     }
 
-    /// Appends the bytes of a line and returns where it begins. `name` is a token.
-    fn append(&mut self, name: &[u8], value: &[u8]) -> Result<usize, FieldError> {
-        if !is_field_value(value) {
-            return Err(FieldError);
-        }
+    /// Makes room for a line and returns where it begins.
+    fn begin_line(&mut self, line_bytes: usize) -> Result<usize, FieldError> {
         if self.dead_bytes > DEAD_BYTES_KEPT && self.dead_bytes > self.arena.len() / 2 {
             self.squeeze();
         }
         let at = self.arena.len();
-        let line_bytes = name.len() + value.len() + LINE_OVERHEAD_BYTES;
         if line_bytes > FIELDS_BYTES_MAX - at.min(FIELDS_BYTES_MAX) {
             return Err(FieldError);
         }
         self.arena.reserve(line_bytes);
-        self.arena.extend_from_slice(name);
-        self.arena.extend_from_slice(b": ");
-        self.arena.extend_from_slice(value);
-        self.arena.extend_from_slice(b"\r\n");
         Ok(at)
     }
 
-    fn keep_appended(&mut self, id: FieldId, at: usize, name: usize, value: usize) -> Result<(), FieldError> {
-        let added = self.add_entry(id, at, name, value);
+    /// Completes the line at `at`, which has its name and gap, and records it. On an error the line is gone.
+    fn end_line(&mut self, id: FieldId, at: usize, name_len: usize, value: &[u8]) -> Result<(), FieldError> {
+        self.arena.extend_from_slice(value);
+        let is_fit = ends_as_field_value(&self.arena, value.len());
+        self.arena.extend_from_slice(LINE_END);
+        let added = if is_fit { self.add_entry(id, at, name_len, value.len()) } else { Err(FieldError) };
         if added.is_err() {
             self.arena.truncate(at);
         }
@@ -251,6 +249,14 @@ impl Fields {
             keep
         });
         self.present.take_out(id);
+    }
+
+    /// Removes every field whose id is in `ids`, and those others whose lower-case name `is_out` wants out.
+    pub fn remove_all(&mut self, ids: FieldSet, mut is_out: impl FnMut(&[u8]) -> bool) {
+        const OTHER: FieldSet = FieldSet::of(&[FieldId::Other]);
+        if self.present.meets(ids.with(OTHER)) {
+            self.retain(|field| !(ids.has(field.id) || (field.id == FieldId::Other && is_out(field.name))));
+        }
     }
 
     /// Removes every field with this lower-case name.

@@ -58,15 +58,44 @@ fn digit(number: u64) -> u8 {
 pub fn push_address(out: &mut Vec<u8>, address: IpAddr) {
     match address {
         IpAddr::V4(v4) => {
-            for (at, octet) in v4.octets().into_iter().enumerate() {
-                if at > 0 {
-                    out.push(b'.');
+            let mut text = [0u8; 16];
+            let mut len = 0;
+            for octet in v4.octets() {
+                let digits = [octet / 100, octet / 10 % 10, octet % 10];
+                let leading_zeros = usize::from(octet < 100) + usize::from(octet < 10);
+                for digit in digits.into_iter().skip(leading_zeros) {
+                    text[len] = b'0' + digit;
+                    len += 1;
                 }
-                push_number(out, u64::from(octet));
+                text[len] = b'.';
+                len += 1;
             }
+            // All but the last dot.
+            out.extend_from_slice(text.get(..len - 1).unwrap_or(&[]));
         }
         IpAddr::V6(v6) => write!(out, "{v6}").expect("a Vec takes every byte"),
     }
+}
+
+/// The 16 lower-case hexadecimal digits of a number, eight at a time.
+pub fn hex_digits(number: u64) -> [u8; 16] {
+    let mut text = [0; 16];
+    let halves = [number >> 32, number & 0xffff_ffff];
+    for (eight, half) in text.as_chunks_mut::<8>().0.iter_mut().zip(halves) {
+        *eight = eight_hex_digits(half);
+    }
+    text
+}
+
+/// The digits of a number below 2^32. Each nibble goes into a byte of its own; all bytes are then made digits at once.
+const fn eight_hex_digits(number: u64) -> [u8; 8] {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let pairs = (number | number << 16) & 0x0000_ffff_0000_ffff;
+    let bytes = (pairs | pairs << 8) & 0x00ff_00ff_00ff_00ff;
+    let nibbles = (bytes | bytes << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+    // 1 in each byte that is 10 or more.
+    let letters = (nibbles + 6 * ONES) >> 4 & ONES;
+    (nibbles + b'0' as u64 * ONES + letters * (b'a' - b'0' - 10) as u64).to_be_bytes()
 }
 
 /// Appends an address and port.
@@ -114,6 +143,15 @@ pub fn push_time(out: &mut Vec<u8>, unix_ms: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hex_is_what_the_standard_library_writes() {
+        let mut word = 0x9e37_79b9_7f4a_7c15;
+        let random = (0..10_000).map(|_| random(&mut word));
+        for number in [0, 9, 10, 15, 16, u64::MAX, 0x0123_4567_89ab_cdef, 1 << 63].into_iter().chain(random) {
+            assert_eq!(hex_digits(number), *format!("{number:016x}").as_bytes());
+        }
+    }
 
     fn random(word: &mut u64) -> u64 {
         *word ^= *word << 13;

@@ -49,6 +49,24 @@ pub fn is_field_value(bytes: &[u8]) -> bool {
     !bytes.iter().fold(false, |bad, &b| bad | ((b < 0x20) & (b != b'\t')) | (b == 0x7f))
 }
 
+/// [`is_field_value`] of the last `len` bytes of `text`, in blocks that may begin before them: in a line that is being
+/// built the name stands there, and a short value costs one block.
+pub(crate) fn ends_as_field_value(text: &[u8], len: usize) -> bool {
+    let (mut rest, mut left) = (text, len);
+    while left > 0 {
+        let Some((before, block)) = rest.split_last_chunk::<BLOCK_BYTES>() else {
+            return is_field_value(rest.get(rest.len().saturating_sub(left)..).unwrap_or(rest));
+        };
+        let skipped = BLOCK_BYTES.saturating_sub(left);
+        if Block::new(*block).controls() >> skipped != 0 {
+            return false;
+        }
+        rest = before;
+        left = left.saturating_sub(BLOCK_BYTES);
+    }
+    true
+}
+
 /// Whether every byte is VCHAR (RFC 5234 appendix B.1): no blank, no CTL, nothing from 0x7f on.
 pub fn is_visible_ascii(bytes: &[u8]) -> bool {
     !bytes.iter().fold(false, |bad, &b| bad | (b.wrapping_sub(0x21) > 0x7e - 0x21))
@@ -90,6 +108,15 @@ mod tests {
                 let mut bytes = [b'a'; 41];
                 bytes[at] = byte;
                 assert_eq!(is_field_value(&bytes), value, "value {byte:#x} at {at}");
+                for len in 0..=bytes.len() {
+                    let is_seen = at >= bytes.len() - len;
+                    assert_eq!(
+                        ends_as_field_value(&bytes, len),
+                        value || !is_seen,
+                        "value {byte:#x} at {at}, last {len}"
+                    );
+                }
+                assert_eq!(ends_as_field_value(&bytes[at..], 41 - at), value, "value {byte:#x}, from {at}");
                 assert_eq!(is_visible_ascii(&bytes), visible, "visible {byte:#x} at {at}");
             }
         }

@@ -4,6 +4,8 @@
 //! repeated one is replaced by a new one, and then `tracestate` has to go, because it belonged to the other
 //! (§3.2.1, §4.2). The proxy makes no spans of its own, so it never changes the parent id.
 
+use crate::number::hex_digits;
+
 /// Bytes of a version 00 `traceparent`.
 pub const TRACEPARENT_BYTES: usize = 55;
 
@@ -60,11 +62,13 @@ impl TraceParent {
 
     /// The value in version 00.
     pub fn to_bytes(self) -> [u8; TRACEPARENT_BYTES] {
+        let half = |number: u128| u64::try_from(number & u128::from(u64::MAX)).unwrap_or(0);
         let mut text = [b'-'; TRACEPARENT_BYTES];
         text[0..2].copy_from_slice(b"00");
-        write_hex(&self.trace_id.to_be_bytes(), &mut text[3..35]);
-        write_hex(&self.parent_id.to_be_bytes(), &mut text[36..52]);
-        write_hex(&[self.flags], &mut text[53..55]);
+        text[3..19].copy_from_slice(&hex_digits(half(self.trace_id >> 64)));
+        text[19..35].copy_from_slice(&hex_digits(half(self.trace_id)));
+        text[36..52].copy_from_slice(&hex_digits(self.parent_id));
+        text[53..55].copy_from_slice(&hex_digits(u64::from(self.flags))[14..]);
         text
     }
 }
@@ -79,15 +83,6 @@ fn hex(digits: &[u8]) -> Option<u128> {
         };
         Some(sum << 4 | u128::from(value))
     })
-}
-
-/// `text` has two places for every byte.
-fn write_hex(bytes: &[u8], text: &mut [u8]) {
-    const HEX: &[u8; 16] = b"0123456789abcdef";
-    for (pair, &byte) in text.chunks_exact_mut(2).zip(bytes) {
-        pair[0] = HEX[usize::from(byte >> 4)];
-        pair[1] = HEX[usize::from(byte & 0x0f)];
-    }
 }
 
 #[cfg(test)]

@@ -13,8 +13,7 @@ use std::time::Duration;
 
 use core_runtime::clock;
 use core_runtime::timer::Deadline;
-use http_wire::h1::{HeadLimits, Persistence, RequestMeta};
-use http_wire::head::{BodyLength, RequestHead, ResponseHead};
+use http_wire::h1::{HeadLimits, Persistence};
 
 use super::{ConnInfo, Ready, age_limit, request_limit};
 use crate::core::{Core, LiveSnapshot};
@@ -74,7 +73,7 @@ pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Re
         info.live.request_started();
         let next = exchange::run(core, &info, &mut request, &mut side, &timers).await;
         info.live.request_ended();
-        core.give_heads(request.head, request.response);
+        core.give_request(request);
         match next {
             Next::KeepAlive => {
                 let snapshot = core.snapshot_of(info.listener);
@@ -124,7 +123,7 @@ async fn next_request(
     info: &ConnInfo,
     side: &mut Side,
     wait: &Deadline,
-) -> Result<Request, NoRequest> {
+) -> Result<Box<Request>, NoRequest> {
     let Side::H1(side) = side else { return Err(NoRequest::Over(Reason::Internal)) };
     side.release_buffers();
     wait.set_after(patience.first_byte);
@@ -153,9 +152,9 @@ async fn next_request(
     }
     let began_at = clock::now();
     wait.set(began_at + patience.head);
-    let (mut head, response) = core.take_heads();
+    let mut request = core.take_request();
     let meta = poll_fn(|cx| {
-        if let Poll::Ready(result) = side.poll_request_head(cx, info.scheme, &mut head) {
+        if let Poll::Ready(result) = side.poll_request_head(cx, info.scheme, &mut request.head) {
             return Poll::Ready(result.map_err(head_error));
         }
         wait.poll_expired(cx).map(|()| Err(NoRequest::Refuse(Reason::HeaderTimeout)))
@@ -163,24 +162,12 @@ async fn next_request(
     .await?
     .ok_or(NoRequest::Over(Reason::Ok))?;
     wait.clear();
-    Ok(request_from(head, response, &meta, began_at))
-}
-
-fn request_from(
-    head: RequestHead,
-    response: ResponseHead,
-    meta: &RequestMeta,
-    began_at: Duration,
-) -> Request {
-    Request {
-        head,
-        response,
-        body: meta.body,
-        persistence: meta.persistence,
-        te_trailers: meta.te_trailers,
-        began_at,
-        parsed_at: clock::now(),
-    }
+    request.body = meta.body;
+    request.persistence = meta.persistence;
+    request.te_trailers = meta.te_trailers;
+    request.began_at = began_at;
+    request.parsed_at = clock::now();
+    Ok(request)
 }
 
 fn head_error(error: SideError) -> NoRequest {
@@ -200,15 +187,7 @@ async fn refuse(
     reason: Reason,
 ) -> Reason {
     let now = clock::now();
-    let mut request = Request {
-        head: RequestHead::default(),
-        response: ResponseHead::default(),
-        body: BodyLength::Empty,
-        persistence: Persistence::Close,
-        te_trailers: false,
-        began_at: now,
-        parsed_at: now,
-    };
+    let mut request = Request { began_at: now, parsed_at: now, ..Request::default() };
     match exchange::refuse(core, info, &mut request, side, timers, reason).await {
         Next::KeepAlive | Next::Close => linger(side, wait).await,
         Next::Abort => cut(side).await,

@@ -22,7 +22,7 @@ use super::{ConnInfo, Ready, age_limit, request_limit};
 use crate::chunk::Chunk;
 use crate::convert;
 use crate::core::{Core, LiveSnapshot};
-use crate::exchange::{self, Next, Request, Timers};
+use crate::exchange::{self, Next, Timers};
 use crate::h2io::{FrameLedger, H2Io};
 use crate::reason::Reason;
 use crate::side::{H2Side, Side};
@@ -342,24 +342,21 @@ impl Drop for Stream {
 }
 
 impl Stream {
-    async fn serve(self, request: http::Request<RecvStream>, respond: SendResponse<Chunk>) {
+    async fn serve(self, received: http::Request<RecvStream>, respond: SendResponse<Chunk>) {
         let began_at = clock::now();
-        let (parts, receive) = request.into_parts();
+        let (parts, receive) = received.into_parts();
         let protocol = parts.extensions.get::<h2::ext::Protocol>().map(h2::ext::Protocol::as_str);
-        let (mut head, response) = self.core.take_heads();
+        let mut request = self.core.take_request();
         let scheme = self.shared.info.scheme;
         let limits = convert::RequestLimits { fields_max: self.header_count_max, scheme };
-        let meta = convert::request_from_h2(&parts, protocol, receive.is_end_stream(), &limits, &mut head);
+        let meta =
+            convert::request_from_h2(&parts, protocol, receive.is_end_stream(), &limits, &mut request.head);
         let mut side = Side::H2(H2Side::downstream(receive, respond, self.ledger.clone()));
-        let mut request = Request {
-            head,
-            response,
-            body: meta.as_ref().map_or(BodyLength::Empty, |meta| meta.body),
-            persistence: Persistence::KeepAlive,
-            te_trailers: meta.as_ref().is_ok_and(|meta| meta.te_trailers),
-            began_at,
-            parsed_at: clock::now(),
-        };
+        request.body = meta.as_ref().map_or(BodyLength::Empty, |meta| meta.body);
+        request.persistence = Persistence::KeepAlive;
+        request.te_trailers = meta.as_ref().is_ok_and(|meta| meta.te_trailers);
+        request.began_at = began_at;
+        request.parsed_at = clock::now();
         drop(parts);
         let timers = Timers::default();
         let (core, info) = (&self.core, &self.shared.info);
@@ -367,7 +364,7 @@ impl Stream {
             Ok(_) => exchange::run(core, info, &mut request, &mut side, &timers).await,
             Err(reason) => exchange::refuse(core, info, &mut request, &mut side, &timers, reason).await,
         };
-        core.give_heads(request.head, request.response);
+        core.give_request(request);
         if let (Next::Abort, Side::H2(side)) = (next, &side)
             && side.has_provoked_reset()
         {

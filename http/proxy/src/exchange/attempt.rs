@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use core_runtime::clock;
 use http_gateway::body_limit::BodyMeter;
+use http_wire::fields::FieldId;
 use http_wire::h1::{Persistence, RequestFraming};
 use http_wire::head::{BodyLength, Method, Scheme, Version};
 use http_wire::number::Decimal;
@@ -80,7 +81,7 @@ impl Exchange<'_> {
             self.outcome.attempts += 1;
             if self.outcome.attempts > 1 {
                 let number = Decimal::new(u64::from(self.outcome.attempts));
-                self.request.head.fields.set_name(b"x-shard-attempt", number.as_bytes())?;
+                self.request.head.fields.set(FieldId::XShardAttempt, number.as_bytes())?;
             }
             let failure = match self.attempt(&lease, listener, route, forward, fresh).await? {
                 Ok(next) => return Ok(next),
@@ -113,7 +114,7 @@ impl Exchange<'_> {
             [route.timeout, caller.map(|limit| limit.saturating_sub(spent))].into_iter().flatten().min();
         if let Some(left) = left {
             let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-            self.request.head.fields.set_name(b"x-deadline-ms", Decimal::new(left_ms).as_bytes())?;
+            self.request.head.fields.set(FieldId::XDeadlineMs, Decimal::new(left_ms).as_bytes())?;
         }
         Ok(())
     }
@@ -259,7 +260,7 @@ impl Exchange<'_> {
         let meter = BodyMeter::new(route.body_bytes_max);
         let (downstream, timers, method) = (&mut *self.downstream, self.timers, self.request.head.method);
         let method = if method == Method::Connect { Method::Get } else { method };
-        let response = &mut self.response;
+        let response = &mut self.request.response;
         let mut relay = Relay::new(downstream, upstream, request, meter, idle, &timers.idle);
         let result = relay
             .until_head(&timers.response, route.timeout, |side, cx| {
@@ -321,14 +322,15 @@ impl Exchange<'_> {
         route: &Route,
     ) -> Result<(Next, ResponseInfo), Stop> {
         let head_at = clock::now();
-        while self.response.is_interim() && self.response.status != 101 {
+        while self.request.response.is_interim() && self.request.response.status != 101 {
             self.pass_interim().await?;
             (info, upload) = self.next_head(upstream, upload, idle, route).await?;
         }
-        let is_tunnel = upgrade::accept(&self.request.head, &mut self.response).map_err(Stop::reply)?;
+        let is_tunnel =
+            upgrade::accept(&self.request.head, &mut self.request.response).map_err(Stop::reply)?;
         self.finish_response_fields(route)?;
         if self.is_grpc() {
-            self.outcome.grpc_status = upgrade::grpc_status(&self.response);
+            self.outcome.grpc_status = upgrade::grpc_status(&self.request.response);
         }
         let persistence = if self.core.is_draining() { Persistence::Close } else { self.request.persistence };
         let body = if is_tunnel { BodyLength::Streamed } else { info.body };
@@ -381,7 +383,7 @@ impl Exchange<'_> {
     ) -> Result<(ResponseInfo, Direction), Stop> {
         let method = self.request.head.method;
         let meter = BodyMeter::new(route.body_bytes_max);
-        let response = &mut self.response;
+        let response = &mut self.request.response;
         let mut relay = Relay::new(self.downstream, upstream, upload, meter, idle, &self.timers.idle);
         let result = relay
             .until_head(&self.timers.response, route.timeout, |side, cx| {

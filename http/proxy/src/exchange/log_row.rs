@@ -17,7 +17,7 @@ impl Exchange<'_> {
         let head = &self.request.head;
         let route = self.routed.and_then(|index| listener.routes.route(index));
         let trace =
-            head.fields.get_name(b"traceparent").and_then(TraceParent::parse).map(TraceParent::to_bytes);
+            head.fields.get(FieldId::Traceparent).and_then(TraceParent::parse).map(TraceParent::to_bytes);
         let tls = self.conn.tls.as_ref();
         let row = LogRow {
             time_unix_ms: u64::try_from(clock::unix_time().as_millis()).unwrap_or(u64::MAX),

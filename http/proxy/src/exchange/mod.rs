@@ -20,6 +20,7 @@ use http_wire::fields::FieldId;
 use http_wire::grpc;
 use http_wire::h1::{Persistence, ResponseFraming};
 use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Version};
+use http_wire::number::hex_digits;
 
 use crate::conn::ConnInfo;
 use crate::core::{Core, LiveSnapshot};
@@ -32,11 +33,11 @@ use crate::route::RouteIndex;
 use crate::side::{BodyEvent, Side, SideError};
 use crate::snapshot::{Action, ErrorPage, ListenerConfig, Route};
 
-/// A request as its connection received it.
+/// A request as its connection received it, and the head of its response.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) head: RequestHead,
-    /// For the response; lives with the request so that both go back to the core together.
+    /// Filled by the exchange; here, so that both heads go back to the core together.
     pub(crate) response: ResponseHead,
     pub(crate) body: BodyLength,
     /// What the client wants of its connection afterwards.
@@ -45,6 +46,20 @@ pub(crate) struct Request {
     /// When the first byte of the head was seen, and when the last.
     pub(crate) began_at: Duration,
     pub(crate) parsed_at: Duration,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            head: RequestHead::default(),
+            response: ResponseHead::default(),
+            body: BodyLength::Empty,
+            persistence: Persistence::Close,
+            te_trailers: false,
+            began_at: Duration::ZERO,
+            parsed_at: Duration::ZERO,
+        }
+    }
 }
 
 /// Deadlines that a connection keeps and each of its exchanges moves.
@@ -93,7 +108,6 @@ pub(crate) struct Exchange<'a> {
     request: &'a mut Request,
     downstream: &'a mut Side,
     timers: &'a Timers,
-    response: ResponseHead,
     request_id: RequestId,
     client: Option<ClientAddr>,
     outcome: Outcome,
@@ -141,13 +155,9 @@ impl RequestId {
     }
 
     fn random(high: u64, low: u64) -> Self {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
         let mut bytes = [0; Self::BYTES_MAX];
-        let number = (u128::from(high) << 64) | u128::from(low);
-        for (at, byte) in bytes.iter_mut().take(32).enumerate() {
-            let digit = usize::try_from((number >> (124 - at * 4)) & 0xf).unwrap_or(0);
-            *byte = DIGITS[digit];
-        }
+        bytes[..16].copy_from_slice(&hex_digits(high));
+        bytes[16..32].copy_from_slice(&hex_digits(low));
         Self { bytes, len: 32 }
     }
 }
@@ -207,7 +217,6 @@ impl<'a> Exchange<'a> {
             protocol: request.head.version,
             ..Outcome::default()
         };
-        let response = std::mem::take(&mut request.response);
         Self {
             request_id: RequestId::random(core.random(), core.random()),
             core,
@@ -215,7 +224,6 @@ impl<'a> Exchange<'a> {
             request,
             downstream,
             timers,
-            response,
             client: None,
             outcome,
             routed: None,
@@ -281,10 +289,10 @@ impl<'a> Exchange<'a> {
             now: clock::now(),
         };
         let mut limiter = self.core.limiter.borrow_mut();
-        for policies in [of_listener, of_route] {
+        for policies in [of_listener, of_route].iter().filter(|policies| !policies.is_empty()) {
             let mut reply = Reply::default();
             if let Verdict::Reply(refusal) =
-                chain::evaluate(&policies, &subject, &mut limiter, &mut reply.fields)?
+                chain::evaluate(policies, &subject, &mut limiter, &mut reply.fields)?
             {
                 reply.status = refusal.status;
                 reply.reason = refusal.cause.into();
@@ -344,23 +352,27 @@ impl<'a> Exchange<'a> {
             listener.map_or(none, |listener| &listener.http.error_pages),
         ];
         let request_id = self.request_id;
-        reply::dress(reply, &self.request.head, request_id.as_bytes(), &pages, &mut self.response)
+        reply::dress(reply, &self.request.head, request_id.as_bytes(), &pages, &mut self.request.response)
             .map_err(|_unfit| SideError::NotWritable)?;
         if let Some(route) = route {
             self.finish_response_fields(route).map_err(|_unfit| SideError::NotWritable)?;
         } else {
-            let set = self.response.fields.set(FieldId::XRequestId, request_id.as_bytes());
+            let set = self.request.response.fields.set(FieldId::XRequestId, request_id.as_bytes());
             set.map_err(|_unfit| SideError::NotWritable)?;
         }
         let mut date = None;
-        if !self.response.fields.contains(FieldId::Date) {
+        if !self.request.response.fields.contains(FieldId::Date) {
             date = Some(http_wire::date::imf_fixdate(clock::unix_time().as_secs()));
         }
         if let Some(date) = date {
-            self.response.fields.push(FieldId::Date, &date).map_err(|_unfit| SideError::NotWritable)?;
+            self.request
+                .response
+                .fields
+                .push(FieldId::Date, &date)
+                .map_err(|_unfit| SideError::NotWritable)?;
         }
         let length = u64::try_from(reply.body.len()).unwrap_or(u64::MAX);
-        let body = if self.response.fields.get_name(b"grpc-status").is_some() {
+        let body = if self.request.response.fields.contains(FieldId::GrpcStatus) {
             self.outcome.grpc_status = Some(reply.reason.grpc_status().number());
             BodyLength::Empty
         } else {
@@ -370,7 +382,7 @@ impl<'a> Exchange<'a> {
         let next = self.send_head(body, None, persistence)?;
         let sends_body =
             self.request.head.method != Method::Head && !reply.body.is_empty() && body != BodyLength::Empty;
-        if sends_body && !matches!(self.response.status, 204 | 304) {
+        if sends_body && !matches!(self.request.response.status, 204 | 304) {
             self.outcome.response_bytes = length;
             let body = bytes::Bytes::from(std::mem::take(&mut reply.body));
             self.downstream.send_body(BodyEvent::Last(crate::chunk::Chunk::Shared(body)))?;
@@ -400,7 +412,7 @@ impl<'a> Exchange<'a> {
         if unread || self.core.is_draining() { Persistence::Close } else { self.request.persistence }
     }
 
-    /// Sends `self.response` to the client.
+    /// Sends `self.request.response` to the client.
     pub(crate) fn send_head(
         &mut self,
         body: BodyLength,
@@ -414,10 +426,11 @@ impl<'a> Exchange<'a> {
             client_version: self.request.head.version,
             request_method: self.request.head.method,
         };
-        let sent = self.downstream.send_response_head(&self.response, framing)?;
-        if !self.response.is_interim() || self.response.status == 101 {
+        let sent = self.downstream.send_response_head(&self.request.response, framing)?;
+        let response = &self.request.response;
+        if !response.is_interim() || response.status == 101 {
             self.head_sent = true;
-            self.outcome.status = self.response.status;
+            self.outcome.status = response.status;
         }
         Ok(match sent.persistence {
             Persistence::KeepAlive => Next::KeepAlive,
@@ -441,6 +454,5 @@ impl<'a> Exchange<'a> {
         if let Some(listener) = listener {
             self.log(listener);
         }
-        self.request.response = std::mem::take(&mut self.response);
     }
 }

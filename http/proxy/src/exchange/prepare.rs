@@ -184,7 +184,6 @@ impl Exchange<'_> {
         let Some(client) = self.client else { return Err(FieldError) };
         let downstream = Downstream { peer: conn.peer.ip(), local: conn.local, scheme: conn.scheme };
         let head = &mut self.request.head;
-        head.fields.retain(|field| field.id != FieldId::Other || !is_reserved(field.name));
         let mut scratch = self.core.scratch.borrow_mut();
         listener.http.client_addr.rewrite(&client, &downstream, head, &mut scratch)?;
         head.fields.set(FieldId::XRequestId, self.request_id.as_bytes())?;
@@ -195,12 +194,11 @@ impl Exchange<'_> {
             head.fields.push(FieldId::XForwardedClientCert, details.as_bytes())?;
         }
         // W3C Trace Context §3.2: one valid traceparent passes on; anything else begins a new trace.
-        let lines = head.fields.iter().filter(|field| field.name == b"traceparent").map(|field| field.value);
-        if TraceParent::from_lines(lines).is_none() {
+        if TraceParent::from_lines(head.fields.all(FieldId::Traceparent)).is_none() {
             let trace_id = (u128::from(self.core.random()) << 64) | u128::from(self.core.random());
             let begun = TraceParent::begin(trace_id, self.core.random());
-            head.fields.remove_name(b"tracestate");
-            head.fields.set_name(b"traceparent", &begun.to_bytes())?;
+            head.fields.remove(FieldId::Tracestate);
+            head.fields.set(FieldId::Traceparent, &begun.to_bytes())?;
         }
         Ok(())
     }
@@ -222,7 +220,7 @@ impl Exchange<'_> {
 
     /// What every response to a client carries, forwarded or made here.
     pub(super) fn finish_response_fields(&mut self, route: &Route) -> Result<(), FieldError> {
-        let fields = &mut self.response.fields;
+        let fields = &mut self.request.response.fields;
         // The answer to a preflight is the policy's own already, and more than any other response carries.
         if let Some(cors) = &route.cors
             && self.outcome.reason != Reason::CorsPreflight
@@ -260,9 +258,4 @@ impl Exchange<'_> {
             _ => Ok(None),
         }
     }
-}
-
-/// Names that carry what the proxy itself vouches for (docs/life-of-a-request.md, "Headers").
-fn is_reserved(name: &[u8]) -> bool {
-    name.starts_with(b"x-auth-") || matches!(name, b"x-deadline-ms" | b"x-shard-attempt" | b"x-mirrored")
 }

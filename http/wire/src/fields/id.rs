@@ -18,6 +18,10 @@ pub enum FieldId {
     Deprecation,
     Expect,
     Forwarded,
+    GrpcAcceptEncoding,
+    GrpcEncoding,
+    GrpcMessage,
+    GrpcStatus,
     GrpcTimeout,
     Host,
     Http2Settings,
@@ -33,20 +37,25 @@ pub enum FieldId {
     Server,
     SetCookie,
     Te,
+    Traceparent,
+    Tracestate,
     Trailer,
     TransferEncoding,
     Upgrade,
     UserAgent,
     Vary,
     Via,
+    XDeadlineMs,
     XForwardedClientCert,
     XForwardedFor,
     XForwardedHost,
     XForwardedPort,
     XForwardedPrefix,
     XForwardedProto,
+    XMirrored,
     XRealIp,
     XRequestId,
+    XShardAttempt,
 }
 
 /// The key of a name; of a longer one, of its first 16 bytes.
@@ -95,6 +104,11 @@ macro_rules! known_names {
             pub const fn name(self) -> &'static str {
                 match self { $($(Self::$id => $name,)+)* Self::Other => "" }
             }
+
+            /// The beginning of its line: the name, a colon and a blank; empty for `Other`.
+            pub(super) const fn line_start(self) -> &'static str {
+                match self { $($(Self::$id => concat!($name, ": "),)+)* Self::Other => "" }
+            }
         }
 
         #[cfg(test)]
@@ -109,17 +123,17 @@ known_names! {
     6: ["accept" => Accept, "cookie" => Cookie, "expect" => Expect, "origin" => Origin, "server" => Server],
     7: ["trailer" => Trailer, "upgrade" => Upgrade],
     9: ["forwarded" => Forwarded, "x-real-ip" => XRealIp],
-    10: ["connection" => Connection, "keep-alive" => KeepAlive, "set-cookie" => SetCookie, "user-agent" => UserAgent],
-    11: ["deprecation" => Deprecation, "retry-after" => RetryAfter],
-    12: ["content-type" => ContentType, "grpc-timeout" => GrpcTimeout, "x-request-id" => XRequestId],
-    13: ["authorization" => Authorization],
+    10: ["connection" => Connection, "keep-alive" => KeepAlive, "set-cookie" => SetCookie, "tracestate" => Tracestate, "user-agent" => UserAgent, "x-mirrored" => XMirrored],
+    11: ["deprecation" => Deprecation, "grpc-status" => GrpcStatus, "retry-after" => RetryAfter, "traceparent" => Traceparent],
+    12: ["content-type" => ContentType, "grpc-message" => GrpcMessage, "grpc-timeout" => GrpcTimeout, "x-request-id" => XRequestId],
+    13: ["authorization" => Authorization, "grpc-encoding" => GrpcEncoding, "x-deadline-ms" => XDeadlineMs],
     14: ["content-length" => ContentLength, "http2-settings" => Http2Settings],
-    15: ["x-forwarded-for" => XForwardedFor],
+    15: ["x-forwarded-for" => XForwardedFor, "x-shard-attempt" => XShardAttempt],
     16: ["proxy-connection" => ProxyConnection, "x-forwarded-host" => XForwardedHost, "x-forwarded-port" => XForwardedPort],
     17: ["sec-websocket-key" => SecWebsocketKey, "transfer-encoding" => TransferEncoding, "x-forwarded-proto" => XForwardedProto],
     18: ["proxy-authenticate" => ProxyAuthenticate, "x-forwarded-prefix" => XForwardedPrefix],
     19: ["proxy-authorization" => ProxyAuthorization],
-    20: ["sec-websocket-accept" => SecWebsocketAccept],
+    20: ["grpc-accept-encoding" => GrpcAcceptEncoding, "sec-websocket-accept" => SecWebsocketAccept],
     21: ["sec-websocket-version" => SecWebsocketVersion],
     23: ["x-forwarded-client-cert" => XForwardedClientCert],
 }
@@ -164,14 +178,17 @@ impl FieldSet {
         FieldId::Origin,
         FieldId::SetCookie,
         FieldId::Trailer,
+        FieldId::XDeadlineMs,
         FieldId::XForwardedClientCert,
         FieldId::XForwardedFor,
         FieldId::XForwardedHost,
         FieldId::XForwardedPort,
         FieldId::XForwardedPrefix,
         FieldId::XForwardedProto,
+        FieldId::XMirrored,
         FieldId::XRealIp,
         FieldId::XRequestId,
+        FieldId::XShardAttempt,
     ]));
 
     /// The set of these ids.
@@ -193,6 +210,11 @@ impl FieldSet {
     /// Whether `id` is in the set.
     pub const fn has(self, id: FieldId) -> bool {
         self.0 & Self::bit(id) != 0
+    }
+
+    /// Whether any id is in both sets.
+    pub const fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
     }
 
     pub(super) const fn add(&mut self, id: FieldId) {
@@ -226,8 +248,6 @@ pub fn may_be_trailer(id: FieldId, name: &[u8]) -> bool {
                 | b"content-range"
                 | b"max-forwards"
                 | b"range"
-                | b"x-deadline-ms"
-                | b"x-mirrored"
         )
 }
 
