@@ -14,8 +14,9 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("http-wire", &[]),
     ("tls", &[]),
     ("control-api", &[]),
+    ("http-balance", &[]),
     ("http-gateway", &["http-wire"]),
-    ("http-proxy", &["core-runtime", "http-wire", "http-gateway", "tls", "control-api"]),
+    ("http-proxy", &["core-runtime", "http-wire", "http-balance", "http-gateway", "tls", "control-api"]),
     ("control-config", &["control-api"]),
     (
         "http-daemon",

@@ -1,0 +1,106 @@
+//! A budget of extra attempts: at most a share of the requests of the last second, with a small floor.
+//!
+//! The window is short on purpose: what was not used in calm minutes must not be spent at once when everything fails,
+//! for that burst is the retry storm. Retries and hedges have a budget each. Counted per core and cluster.
+
+use std::time::Duration;
+
+use crate::window::Window;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BudgetRules {
+    /// Extra attempts for each hundred requests.
+    pub percent: u32,
+    /// Extra attempts a second that are always allowed, so that a quiet cluster can retry at all.
+    pub floor_per_second: u32,
+}
+
+impl BudgetRules {
+    /// 10 %, and one a second.
+    pub const RETRIES: Self = Self { percent: 10, floor_per_second: 1 };
+    /// 2 %, and none beyond.
+    pub const HEDGES: Self = Self { percent: 2, floor_per_second: 0 };
+}
+
+#[derive(Clone, Debug)]
+pub struct Budget {
+    /// Over a second.
+    requests: Window<10, 1>,
+    /// Over a bucket more, so that no second ever holds more than its share: what is spent at once at the beginning of
+    /// an outage is not there again before the second is over.
+    extras: Window<11, 1>,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            requests: Window::new(Duration::from_secs(1)),
+            extras: Window::new(Duration::from_millis(1100)),
+        }
+    }
+}
+
+impl Budget {
+    /// Counts a request, once however many attempts it has.
+    #[inline]
+    pub fn request(&mut self, now: Duration) {
+        self.requests.add(now, 0, 1);
+    }
+
+    /// Takes one extra attempt from the budget, or says no.
+    pub fn take(&mut self, rules: BudgetRules, now: Duration) -> bool {
+        let share = self.requests.sum(now, 0) * u64::from(rules.percent) / 100;
+        let allowed = self.extras.sum(now, 0) < share.max(u64::from(rules.floor_per_second));
+        if allowed {
+            self.extras.add(now, 0, 1);
+        }
+        allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_storm_is_held_to_the_share_in_every_second() {
+        for per_ms in [1u32, 7] {
+            let (mut budget, mut taken) = (Budget::default(), Vec::new());
+            // A calm minute, then everything fails.
+            for ms in 0..70_000u32 {
+                let mut extras = 0;
+                for _ in 0..per_ms {
+                    budget.request(ms * MS);
+                    extras += u32::from(ms >= 60_000 && budget.take(BudgetRules::RETRIES, ms * MS));
+                }
+                taken.push(extras);
+            }
+            for second in taken[60_000..].windows(1000) {
+                let retries: u32 = second.iter().sum();
+                assert!(
+                    retries <= per_ms * 100,
+                    "{retries} retries in a second of {} requests",
+                    per_ms * 1000
+                );
+            }
+            let all: u32 = taken.iter().sum();
+            assert!(all >= per_ms * 900, "the budget can be used: {all}");
+        }
+    }
+
+    #[test]
+    fn a_quiet_cluster_has_its_floor() {
+        let mut budget = Budget::default();
+        let mut taken = 0;
+        for second in 0..10u32 {
+            budget.request(second * 1100 * MS);
+            for _ in 0..3 {
+                taken += u32::from(budget.take(BudgetRules::RETRIES, second * 1100 * MS));
+            }
+        }
+        assert_eq!(taken, 10);
+        assert!(!Budget::default().take(BudgetRules::HEDGES, MS), "hedges have no floor");
+    }
+}

@@ -1,0 +1,173 @@
+//! Which requests are mirrored, and when a mirror must not be made.
+//!
+//! The sample is by hash of a stable key, so that all requests of a user are mirrored or none. A mirror that has no room
+//! is dropped and counted; it never waits, and the primary never waits for it (C50).
+
+use std::time::Duration;
+
+use crate::hash::mix;
+use crate::time::millis;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MirrorRules {
+    /// Sampled part of the keys, in millionths.
+    pub sample: u32,
+    /// Two mirrors with different salts sample independently.
+    pub salt: u64,
+    pub in_flight_max: u32,
+    /// Request bodies a second, per core.
+    pub bytes_per_second_max: u64,
+    /// Bytes of one request that are held for a slow mirror.
+    pub buffered_bytes_max: u64,
+}
+
+/// Whether a key is in the sample.
+#[inline]
+#[must_use]
+pub fn is_sampled(rules: &MirrorRules, key: u64) -> bool {
+    mix(key, rules.salt ^ 0x6d69_7272_6f72) % 1_000_000 < u64::from(rules.sample)
+}
+
+/// Why a sampled request is not mirrored, or not to its end; the word for metric labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dropped {
+    InFlight,
+    Bandwidth,
+    Buffer,
+}
+
+impl Dropped {
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::InFlight => "mirror_in_flight_limit",
+            Self::Bandwidth => "mirror_bandwidth_limit",
+            Self::Buffer => "mirror_buffer_full",
+        }
+    }
+}
+
+/// What the mirrors of one cluster take of one core.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MirrorRoom {
+    in_flight: u32,
+    /// Bytes that may be sent now; refilled by time, at most a second's worth.
+    bytes: u64,
+    filled_ms: u64,
+    /// It starts full.
+    is_started: bool,
+}
+
+impl MirrorRoom {
+    /// Takes a place for one mirror; given back with [`Self::finished`].
+    ///
+    /// # Errors
+    /// No place, or not a byte of bandwidth left.
+    pub fn start(&mut self, rules: &MirrorRules, now: Duration) -> Result<(), Dropped> {
+        self.refill(rules, now);
+        if self.in_flight >= rules.in_flight_max {
+            return Err(Dropped::InFlight);
+        }
+        if self.bytes == 0 {
+            return Err(Dropped::Bandwidth);
+        }
+        self.in_flight += 1;
+        Ok(())
+    }
+
+    /// Whether `bytes` more of the body may go to a mirror that holds `buffered` unsent.
+    ///
+    /// # Errors
+    /// The mirror is to be cut.
+    pub fn body(
+        &mut self,
+        rules: &MirrorRules,
+        bytes: u64,
+        buffered: u64,
+        now: Duration,
+    ) -> Result<(), Dropped> {
+        if buffered.saturating_add(bytes) > rules.buffered_bytes_max {
+            return Err(Dropped::Buffer);
+        }
+        self.refill(rules, now);
+        if bytes > self.bytes {
+            return Err(Dropped::Bandwidth);
+        }
+        self.bytes -= bytes;
+        Ok(())
+    }
+
+    /// A mirror is over, however.
+    pub fn finished(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    #[must_use]
+    pub const fn in_flight(&self) -> u32 {
+        self.in_flight
+    }
+
+    fn refill(&mut self, rules: &MirrorRules, now: Duration) {
+        let elapsed_ms = if self.is_started { millis(now).saturating_sub(self.filled_ms) } else { 1000 };
+        let earned = rules.bytes_per_second_max.saturating_mul(elapsed_ms) / 1000;
+        // Shorter spans than one byte takes are left to add up.
+        if earned > 0 {
+            self.bytes = self.bytes.saturating_add(earned).min(rules.bytes_per_second_max);
+            (self.filled_ms, self.is_started) = (millis(now), true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const RULES: MirrorRules = MirrorRules {
+        sample: 100_000,
+        salt: 1,
+        in_flight_max: 2,
+        bytes_per_second_max: 1000,
+        buffered_bytes_max: 600,
+    };
+
+    #[test]
+    fn a_tenth_is_a_tenth_of_the_keys_and_stable() {
+        let keys = (0..100_000u64).map(|n| crate::stable_hash(&n.to_le_bytes()));
+        let sampled: Vec<u64> = keys.clone().filter(|key| is_sampled(&RULES, *key)).collect();
+        assert!(sampled.len().abs_diff(10_000) < 300, "{}", sampled.len());
+        assert!(sampled.iter().all(|key| is_sampled(&RULES, *key)));
+        let wider = MirrorRules { sample: 200_000, ..RULES };
+        assert!(sampled.iter().all(|key| is_sampled(&wider, *key)), "a larger sample keeps the smaller one");
+        let other = MirrorRules { salt: 2, ..RULES };
+        let both = sampled.iter().filter(|key| is_sampled(&other, **key)).count();
+        assert!(both.abs_diff(1000) < 200, "independent: {both}");
+        assert!(keys.clone().all(|key| is_sampled(&MirrorRules { sample: 1_000_000, ..RULES }, key)));
+        assert!(!keys.clone().any(|key| is_sampled(&MirrorRules { sample: 0, ..RULES }, key)));
+    }
+
+    #[test]
+    fn room_is_bounded_and_comes_back() {
+        let mut room = MirrorRoom::default();
+        assert_eq!(room.start(&RULES, MS), Ok(()));
+        assert_eq!(room.start(&RULES, MS), Ok(()));
+        assert_eq!(room.start(&RULES, MS), Err(Dropped::InFlight));
+        assert_eq!(room.body(&RULES, 601, 0, MS), Err(Dropped::Buffer));
+        assert_eq!(room.body(&RULES, 500, 101, MS), Err(Dropped::Buffer));
+        assert_eq!(room.body(&RULES, 500, 100, MS), Ok(()));
+        assert_eq!(room.body(&RULES, 500, 0, MS), Ok(()));
+        assert_eq!(room.body(&RULES, 1, 0, MS), Err(Dropped::Bandwidth));
+        room.finished();
+        assert_eq!(room.start(&RULES, MS), Err(Dropped::Bandwidth));
+        assert_eq!(room.body(&RULES, 100, 0, 101 * MS), Ok(()), "a tenth of a second earns a tenth");
+        assert_eq!(room.body(&RULES, 1, 0, 101 * MS), Err(Dropped::Bandwidth));
+        assert_eq!(room.body(&RULES, 600, 0, 60_000 * MS), Ok(()));
+        assert_eq!(
+            room.body(&RULES, 401, 0, 60_000 * MS),
+            Err(Dropped::Bandwidth),
+            "no more than a second's worth"
+        );
+        room.finished();
+        assert_eq!(room.in_flight(), 0);
+    }
+}

@@ -1,0 +1,337 @@
+//! The immutable plan of one cluster: what the snapshot's compile makes off the core, and what the core's
+//! [`crate::cluster::ClusterState`] reads. Hash tables are built here, where time is cheap.
+//!
+//! Invariants (checked by [`ClusterPlan::build`]): identities are distinct, weights are not 0, table sizes are in range.
+
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use crate::admission::AdmissionRules;
+use crate::endpoint::{EndpointId, Health};
+use crate::ewma::EwmaRules;
+use crate::hedge::HedgeRules;
+use crate::levels::ZoneRules;
+use crate::maglev::{self, Maglev};
+use crate::outlier::OutlierRules;
+use crate::retry::RetryRules;
+use crate::ring::{Member, Ring, VIRTUAL_NODES};
+use crate::slow_start::SlowStart;
+use crate::sticky::{Generation, StickyRules};
+use crate::time::stored;
+
+/// How endpoints are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Policy {
+    /// Power of two choices on requests in flight.
+    #[default]
+    LeastRequest,
+    RoundRobin,
+    Random,
+    /// For TCP: connections by capacity (the weight).
+    LeastConnections,
+    PeakEwma(EwmaRules),
+    /// By the request's key; requests without one go by least request.
+    RingHash {
+        virtual_nodes: u32,
+        bound: Option<LoadBound>,
+    },
+    Maglev {
+        rows: u32,
+        bound: Option<LoadBound>,
+    },
+}
+
+/// Bounded load (Mirrokni 2016): no endpoint gets a request by its key while it holds more than this part of its fair
+/// share of the requests in flight. In percent, at least 101.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoadBound(pub u32);
+
+impl Default for LoadBound {
+    fn default() -> Self {
+        Self(125)
+    }
+}
+
+/// Everything that is configured for one cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClusterRules {
+    pub policy: Policy,
+    pub slow_start: Option<SlowStart>,
+    pub outlier: Option<OutlierRules>,
+    /// Share of available endpoints below which health is ignored; 0: never.
+    pub panic_percent: u32,
+    pub zones: Option<ZoneRules>,
+    pub admission: AdmissionRules,
+    pub retry: RetryRules,
+    pub hedge: Option<HedgeRules>,
+    pub sticky: Option<StickyRules>,
+}
+
+impl Default for ClusterRules {
+    fn default() -> Self {
+        Self {
+            policy: Policy::default(),
+            slow_start: Some(SlowStart::default()),
+            outlier: Some(OutlierRules::default()),
+            panic_percent: 50,
+            zones: None,
+            admission: AdmissionRules::default(),
+            retry: RetryRules::default(),
+            hedge: None,
+            sticky: None,
+        }
+    }
+}
+
+/// Whether an endpoint is asked for new requests at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Standing {
+    #[default]
+    Serving,
+    Draining,
+}
+
+/// One endpoint of a plan. Its index there is its position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointSpec {
+    pub id: EndpointId,
+    /// Share of the requests, or capacity; not 0.
+    pub weight: u32,
+    pub zone: u16,
+    /// 0 is used first.
+    pub priority: u8,
+    pub standing: Standing,
+    /// From the feed. `Unchecked` leaves to the core what its own checks say.
+    pub health: Health,
+}
+
+impl EndpointSpec {
+    /// A serving endpoint of the first priority.
+    #[must_use]
+    pub const fn new(id: EndpointId, weight: u32) -> Self {
+        Self { id, weight, zone: 0, priority: 0, standing: Standing::Serving, health: Health::Unchecked }
+    }
+}
+
+/// A plan that cannot be. Positions are those of the endpoints given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanError {
+    /// Two endpoints have one identity.
+    Duplicate {
+        first: usize,
+        second: usize,
+    },
+    WeightZero {
+        position: usize,
+    },
+    VirtualNodes {
+        given: u32,
+    },
+    /// Not a prime, or fewer rows than endpoints.
+    Rows {
+        given: u32,
+    },
+    /// 100 % and less leave no room for one more request.
+    LoadBound {
+        given: u32,
+    },
+    TooManyEndpoints {
+        given: usize,
+    },
+}
+
+impl std::fmt::Display for PlanError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Duplicate { first, second } => {
+                write!(
+                    f,
+                    "endpoints {first} and {second} are the same; name each one once and add the weights up"
+                )
+            }
+            Self::WeightZero { position } => {
+                write!(f, "endpoint {position} has the weight 0; leave it out, or drain it")
+            }
+            Self::VirtualNodes { given } => {
+                let (least, most) = (VIRTUAL_NODES.start(), VIRTUAL_NODES.end());
+                write!(f, "{given} virtual nodes; give {least} to {most}")
+            }
+            Self::Rows { given } => {
+                write!(f, "{given} rows; give a prime above a hundred times the endpoints, such as 65537")
+            }
+            Self::LoadBound { given } => {
+                write!(f, "a load bound of {given} %; give 101 % or more, such as 125")
+            }
+            Self::TooManyEndpoints { given } => {
+                write!(f, "{given} endpoints, at most {ENDPOINTS_MAX}; use subsetting or split the cluster")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+/// Endpoints of one plan.
+pub const ENDPOINTS_MAX: usize = 100_000;
+
+#[derive(Clone, Debug)]
+pub struct ClusterPlan {
+    pub rules: ClusterRules,
+    pub(crate) endpoints: Vec<EndpointSpec>,
+    /// By priority; empty for policies without one.
+    pub(crate) tables: Vec<Table>,
+    /// For sticky sessions, the current one first.
+    pub(crate) generations: Vec<Generation>,
+    pub(crate) levels: usize,
+}
+
+/// A hash table over the endpoints of one priority.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    kind: TableKind,
+    positions: Vec<u32>,
+}
+
+#[derive(Clone, Debug)]
+enum TableKind {
+    Ring(Ring),
+    Maglev(Maglev),
+}
+
+impl Table {
+    /// Position of the endpoint that a key belongs to.
+    #[inline]
+    pub(crate) fn owner(&self, key: u64) -> Option<u32> {
+        let index = match &self.kind {
+            TableKind::Ring(ring) => ring.owner(key),
+            TableKind::Maglev(maglev) => maglev.owner(key),
+        };
+        self.positions.get(index?).copied()
+    }
+
+    /// All positions, from one that depends on the key.
+    pub(crate) fn walk(&self, key: u64) -> impl Iterator<Item = u32> + '_ {
+        let start = usize::try_from(crate::rng::below(key, u64::try_from(self.positions.len()).unwrap_or(0)));
+        let (behind, before) = self.positions.split_at(start.unwrap_or(0).min(self.positions.len()));
+        before.iter().chain(behind).copied()
+    }
+}
+
+impl ClusterPlan {
+    /// A plan over `endpoints`, whose order becomes the positions. `generations` are the rings of sticky sessions from a
+    /// [`crate::sticky::RingHistory`], empty without them.
+    ///
+    /// # Errors
+    /// The rules or endpoints cannot be; the message names which and the way out.
+    pub fn build(
+        rules: ClusterRules,
+        endpoints: Vec<EndpointSpec>,
+        generations: Vec<Generation>,
+    ) -> Result<Self, PlanError> {
+        check(&rules, &endpoints)?;
+        let levels = endpoints.iter().map(|endpoint| usize::from(endpoint.priority) + 1).max().unwrap_or(0);
+        let tables = (0..levels).filter_map(|level| table(rules.policy, &endpoints, level)).collect();
+        Ok(Self { rules, endpoints, tables, generations, levels })
+    }
+
+    #[must_use]
+    pub fn endpoints(&self) -> &[EndpointSpec] {
+        &self.endpoints
+    }
+
+    /// For how long a removed or draining endpoint still serves its sessions.
+    #[must_use]
+    pub fn session_overlap(&self) -> Duration {
+        self.rules.sticky.map_or(Duration::ZERO, |sticky| sticky.overlap)
+    }
+}
+
+fn check(rules: &ClusterRules, endpoints: &[EndpointSpec]) -> Result<(), PlanError> {
+    if endpoints.len() > ENDPOINTS_MAX {
+        return Err(PlanError::TooManyEndpoints { given: endpoints.len() });
+    }
+    let mut positions: FxHashMap<EndpointId, usize> = FxHashMap::default();
+    for (position, endpoint) in endpoints.iter().enumerate() {
+        if let Some(first) = positions.insert(endpoint.id, position) {
+            return Err(PlanError::Duplicate { first, second: position });
+        }
+        if endpoint.weight == 0 {
+            return Err(PlanError::WeightZero { position });
+        }
+    }
+    if let Policy::RingHash { virtual_nodes, .. } = rules.policy
+        && !VIRTUAL_NODES.contains(&virtual_nodes)
+    {
+        return Err(PlanError::VirtualNodes { given: virtual_nodes });
+    }
+    if let Policy::Maglev { rows, .. } = rules.policy
+        && !(maglev::is_prime(rows) && rows as usize >= endpoints.len())
+    {
+        return Err(PlanError::Rows { given: rows });
+    }
+    match rules.policy {
+        Policy::RingHash { bound: Some(LoadBound(given)), .. }
+        | Policy::Maglev { bound: Some(LoadBound(given)), .. }
+            if given <= 100 =>
+        {
+            Err(PlanError::LoadBound { given })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn table(policy: Policy, endpoints: &[EndpointSpec], level: usize) -> Option<Table> {
+    let (positions, members): (Vec<u32>, Vec<Member>) = endpoints
+        .iter()
+        .enumerate()
+        .filter(|(_, endpoint)| usize::from(endpoint.priority) == level)
+        .map(|(position, endpoint)| (stored(position), Member { id: endpoint.id, weight: endpoint.weight }))
+        .unzip();
+    let kind = match policy {
+        Policy::RingHash { virtual_nodes, .. } => TableKind::Ring(Ring::new(&members, virtual_nodes)),
+        Policy::Maglev { rows, .. } => TableKind::Maglev(Maglev::new(&members, rows)),
+        Policy::LeastRequest
+        | Policy::RoundRobin
+        | Policy::Random
+        | Policy::LeastConnections
+        | Policy::PeakEwma(_) => return None,
+    };
+    Some(Table { kind, positions })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(n: u64, weight: u32) -> EndpointSpec {
+        EndpointSpec::new(EndpointId(n), weight)
+    }
+
+    #[test]
+    fn what_cannot_be_is_named_with_the_way_out() {
+        let with = |policy| ClusterRules { policy, ..ClusterRules::default() };
+        let ring = |virtual_nodes, bound| with(Policy::RingHash { virtual_nodes, bound });
+        let maglev = |rows| with(Policy::Maglev { rows, bound: None });
+        let cases = [
+            (
+                ClusterRules::default(),
+                vec![spec(1, 1), spec(2, 1), spec(1, 3)],
+                "endpoints 0 and 2",
+                "add the weights",
+            ),
+            (ClusterRules::default(), vec![spec(1, 1), spec(2, 0)], "endpoint 1", "drain it"),
+            (ring(99, None), vec![], "99 virtual nodes", "100 to 500"),
+            (ring(501, None), vec![], "501 virtual nodes", "100 to 500"),
+            (ring(100, Some(LoadBound(100))), vec![], "100 %", "125"),
+            (maglev(65_536), vec![], "65536 rows", "a prime"),
+            (maglev(2), vec![spec(1, 1), spec(2, 1), spec(3, 1)], "2 rows", "a prime"),
+        ];
+        for (rules, endpoints, what, way_out) in cases {
+            let message = ClusterPlan::build(rules, endpoints, Vec::new()).unwrap_err().to_string();
+            assert!(message.contains(what) && message.contains(way_out), "{message}");
+        }
+        let many = (0..100_001).map(|n| spec(n, 1)).collect();
+        assert!(ClusterPlan::build(ClusterRules::default(), many, Vec::new()).is_err());
+    }
+}
