@@ -123,6 +123,9 @@ pub struct Overload {
 const ALL: usize = 0;
 const OVERLOADED: usize = 1;
 
+/// What responses and latency can show at most: critical requests go on, and show when it is over.
+const SIGN_MAX: u32 = 940;
+
 /// Responses in the window below which their share says nothing.
 const RESPONSES_MIN: u64 = 20;
 
@@ -160,10 +163,10 @@ impl Overload {
         let all = self.responses.sum(now, ALL);
         let overloaded =
             if all < RESPONSES_MIN { 0 } else { permille(self.responses.sum(now, OVERLOADED), all) };
-        // One response in a hundred that says so is where shedding begins, a half where all is shed.
-        let by_responses = ramp(overloaded, 10, 500);
-        // Twice the usual latency is where it begins, five times where all is shed.
-        let by_latency = ramp(self.baseline.ratio_percent(), 200, 500);
+        // One response in a hundred that says so is where shedding begins, a half where all but the critical is shed.
+        let by_responses = ramp(overloaded, 10, 500).min(SIGN_MAX);
+        // Twice the usual latency is where it begins, five times where all but the critical is shed.
+        let by_latency = ramp(self.baseline.ratio_percent(now), 200, 500).min(SIGN_MAX);
         let by_in_flight =
             cap.map_or(0, |cap| ramp(permille(in_flight.into(), cap.max(1).into()), 800, 1000));
         by_responses.max(by_latency).max(by_in_flight)
@@ -224,30 +227,30 @@ mod tests {
     #[test]
     fn each_sign_of_a_cluster_counts() {
         let mut overload = Overload::default();
-        for n in 0..200u32 {
+        for n in 0..1_500u32 {
             overload.observe(LoadSign::None, 10 * MS, n * 10 * MS);
         }
-        assert_eq!(overload.strain(5, Some(100), 2_000 * MS), 0);
-        assert_eq!(overload.strain(5_000, None, 2_000 * MS), 0, "no cap");
-        assert_eq!(overload.strain(90, Some(100), 2_000 * MS), 875);
+        assert_eq!(overload.strain(5, Some(100), 15_000 * MS), 0);
+        assert_eq!(overload.strain(5_000, None, 15_000 * MS), 0, "no cap");
+        assert_eq!(overload.strain(90, Some(100), 15_000 * MS), 875);
         let mut refusing = overload.clone();
         for n in 0..100u32 {
             let sign = if n % 4 == 0 { LoadSign::Overloaded } else { LoadSign::None };
-            refusing.observe(sign, 10 * MS, (2_000 + n) * MS);
+            refusing.observe(sign, 10 * MS, (15_000 + n) * MS);
         }
         assert!(
-            (800..830).contains(&refusing.strain(0, None, 2_100 * MS)),
+            (800..830).contains(&refusing.strain(0, None, 15_100 * MS)),
             "{}",
-            refusing.strain(0, None, 2_100 * MS)
+            refusing.strain(0, None, 15_100 * MS)
         );
-        assert_eq!(refusing.strain(0, None, 9_000 * MS), 0, "forgotten");
+        assert_eq!(refusing.strain(0, None, 25_000 * MS), 0, "forgotten");
         for n in 0..200u32 {
-            overload.observe(LoadSign::None, 40 * MS, (2_000 + n * 10) * MS);
+            overload.observe(LoadSign::None, 40 * MS, (15_000 + n * 10) * MS);
         }
         assert!(
-            (890..930).contains(&overload.strain(0, None, 4_000 * MS)),
+            (890..930).contains(&overload.strain(0, None, 17_000 * MS)),
             "{}",
-            overload.strain(0, None, 4_000 * MS)
+            overload.strain(0, None, 17_000 * MS)
         );
     }
 }

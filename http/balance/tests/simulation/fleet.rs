@@ -3,6 +3,7 @@
 //! Each proxy has the state that one core of the real one has, its own random numbers and its own arrivals (Poisson).
 //! Requests follow the path of the real exchange: admission, pick, attempt, retry, admission again.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub(crate) struct Report {
     pub(crate) attempts: u64,
     pub(crate) failed: u64,
     pub(crate) refused: u64,
+    /// Refused and all requests, by class.
+    pub(crate) by_class: HashMap<Class, (u64, u64)>,
     /// Requests by latency in milliseconds.
     latencies: Vec<u32>,
 }
@@ -74,6 +77,8 @@ pub(crate) struct Fleet {
     pub(crate) now_ms: u32,
     /// Requests per proxy and millisecond.
     pub(crate) rate: f64,
+    /// Classes of requests, equally often.
+    pub(crate) classes: &'static [Class],
     rng: Rng,
     report: Report,
 }
@@ -109,7 +114,16 @@ impl Fleet {
         };
         let proxies = (0..proxies).map(proxy).collect();
         let calendar = (0..CALENDAR).map(|_| Vec::new()).collect();
-        let mut fleet = Self { backends, proxies, calendar, now_ms: 0, rate, rng, report: Report::default() };
+        let mut fleet = Self {
+            backends,
+            proxies,
+            calendar,
+            now_ms: 0,
+            rate,
+            classes: &[Class::Standard],
+            rng,
+            report: Report::default(),
+        };
         for at in 0..fleet.proxies.len() {
             fleet.adopt(at, plan);
         }
@@ -123,7 +137,7 @@ impl Fleet {
     /// A proxy goes over to another plan.
     pub(crate) fn adopt(&mut self, proxy: usize, plan: &Rc<ClusterPlan>) {
         let now = self.now();
-        let ids: std::collections::HashMap<EndpointId, usize> =
+        let ids: HashMap<EndpointId, usize> =
             (0..self.backends.len()).map(|backend| (id(backend), backend)).collect();
         let proxy = &mut self.proxies[proxy];
         proxy.plan = Rc::clone(plan);
@@ -168,10 +182,19 @@ impl Fleet {
         let now = self.now();
         self.report.requests += 1;
         let proxy = &mut self.proxies[at];
-        let who = Applicant { class: Class::Standard, core_strain: 0, random: proxy.rng.draw() };
-        match proxy.admission.admit(&proxy.plan.rules.admission, who, now) {
+        let random = proxy.rng.draw();
+        let classes = u64::try_from(self.classes.len()).expect("a few");
+        let class = self.classes[usize::try_from(proxy.rng.below(classes)).expect("a few")];
+        let who = Applicant { class, core_strain: 0, random };
+        let admitted = proxy.admission.admit(&proxy.plan.rules.admission, who, now);
+        let (refused, all) = self.report.by_class.entry(class).or_default();
+        *all += 1;
+        match admitted {
             Ok(ticket) => self.attempt(at, ticket, self.now_ms, 1, None),
-            Err(_) => self.report.refused += 1,
+            Err(_) => {
+                *refused += 1;
+                self.report.refused += 1;
+            }
         }
     }
 

@@ -7,5 +7,6 @@ mod balance;
 mod deploy;
 mod failure;
 mod fleet;
+mod slow;
 mod stable;
 mod tiny;
