@@ -205,9 +205,7 @@ impl ClusterState {
         by: Pick,
         events: &mut Vec<Event>,
     ) -> Result<Slot, NoEndpoint> {
-        if self.is_stale || by.now >= self.due {
-            self.refresh(plan, by.now, events);
-        }
+        self.refresh_if_due(plan, by.now, events);
         let picked = self.choose(plan, &by, by.exclude.map(|slot| slot.0));
         match picked {
             Some(slot) => Ok(Slot(slot)),
@@ -331,6 +329,13 @@ impl ClusterState {
         if let Some(Some(known)) = self.slots.get_mut(slot.index()) {
             known.drain.get_or_insert(Drain { sessions_until, why: DrainCause::Asked });
             self.is_stale = true;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn refresh_if_due(&mut self, plan: &ClusterPlan, now: Duration, events: &mut Vec<Event>) {
+        if self.is_stale || now >= self.due {
+            self.refresh(plan, now, events);
         }
     }
 

@@ -422,8 +422,7 @@ impl StickyBed {
     fn place(&mut self, session: Option<Session>) -> (Slot, SessionFate, Option<Session>) {
         let random = (self.bed.rng.draw(), self.bed.rng.draw());
         let bed = &mut self.bed;
-        bed.state.refresh(&bed.plan, bed.now, &mut bed.events);
-        let placed = bed.state.place(&bed.plan, session, random, bed.now).unwrap();
+        let placed = bed.state.place(&bed.plan, session, random, bed.now, &mut bed.events).unwrap();
         (placed.slot, placed.fate, placed.rewrite)
     }
 
@@ -522,7 +521,17 @@ fn a_ring_that_nobody_knows_is_too_old() {
     for slot in 0..3 {
         bed.bed.state.drain(Slot(slot), SECOND);
     }
-    bed.bed.state.refresh(&bed.bed.plan, SECOND, &mut bed.bed.events);
-    let placed = bed.bed.state.place(&bed.bed.plan, None, (1, 2), SECOND);
+    let bed = &mut bed.bed;
+    let placed = bed.state.place(&bed.plan, None, (1, 2), SECOND, &mut bed.events);
     assert_eq!(placed, Err(NoEndpoint::NoneAvailable));
+}
+
+#[test]
+fn sessions_see_ejections_end_without_any_other_pick() {
+    let mut bed = StickyBed::new(5);
+    bed.bed.fail(Slot(2), 5);
+    let placed_there = |bed: &mut StickyBed| (0..500).any(|_| bed.place(None).0 == Slot(2));
+    assert!(!placed_there(&mut bed));
+    bed.bed.now += 34 * SECOND;
+    assert!(placed_there(&mut bed));
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::cluster::{ClusterState, NoEndpoint};
+use crate::cluster::{ClusterState, Event, NoEndpoint};
 use crate::endpoint::{Availability, Slot};
 use crate::hash::mix;
 use crate::levels::WHOLE;
@@ -108,17 +108,20 @@ const NEW_IDS: u64 = 64;
 
 impl ClusterState {
     /// The endpoint of a session, or of a new one when there is none. A session that moves gets a new id, which is
-    /// drawn until its endpoint takes requests: it will not move back when the old endpoint returns.
+    /// drawn until its endpoint takes requests: it will not move back when the old endpoint returns. A retry of a
+    /// request goes by [`ClusterState::pick`] and leaves the cookie alone.
     ///
     /// # Errors
     /// No endpoint of the present ring takes requests.
     pub fn place(
-        &self,
+        &mut self,
         plan: &ClusterPlan,
         session: Option<Session>,
         random: (u64, u64),
         now: Duration,
+        events: &mut Vec<Event>,
     ) -> Result<Placed, NoEndpoint> {
+        self.refresh_if_due(plan, now, events);
         let current = plan.generations.first().ok_or(NoEndpoint::Empty)?;
         let version = current.ring.version();
         let fate = match session {

@@ -18,7 +18,7 @@
 //!                  admission.adopt(&plan.rules.admission)
 //! request          admission.admit(rules, applicant, now)           Ticket, or Refusal: 503 + Retry-After
 //!                  state.pick(&plan, pick, &mut events)             Slot, or NoEndpoint: 503
-//!                  state.place(&plan, session, random, now)         the same for sticky clusters
+//!                  state.place(&plan, session, random, now, &mut events)   the same for sticky clusters
 //! attempt          state.started(slot)
 //!                  state.finished(&plan, slot, (outcome, latency), (now, random), &mut events)
 //! it failed        retry::decide(rules, &mut admission.retries, attempted, now)

@@ -23,10 +23,10 @@ fn p2c_with_mixed_weights_keeps_the_busiest_within_a_third_of_the_median() {
     let backends = weights.iter().map(|weight| Backend::new(1e3 * f64::from(*weight), 50.0)).collect();
     let plan = plan(&ClusterRules::default(), &weights);
     let mut fleet = Fleet::new(SEED, 160, backends, &plan, 60.0);
-    fleet.run(250);
+    fleet.run(220);
     let mut worst = 0.0f64;
-    for _ in 0..10 {
-        fleet.run(20);
+    for _ in 0..8 {
+        fleet.run(12);
         let (busiest, median) = busiest_and_median(&fleet, &weights);
         worst = worst.max(busiest / median);
     }

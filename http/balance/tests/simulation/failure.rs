@@ -28,7 +28,7 @@ fn black_hole(fleet: &mut Fleet) -> (u64, u64) {
 fn a_black_hole_among_two_thousand_is_left_within_a_second() {
     const SEED: u64 = 3;
     let backends = (0..2000).map(|_| Backend::new(1e3, 20.0)).collect();
-    let mut fleet = Fleet::new(SEED, 80, backends, &plan(&ClusterRules::default(), &[1; 2000]), 30.0);
+    let mut fleet = Fleet::new(SEED, 40, backends, &plan(&ClusterRules::default(), &[1; 2000]), 30.0);
     let (got, hundredth) = black_hole(&mut fleet);
     println!("black hole: {got} attempts, a hundredth of a fair share is {hundredth}");
     assert!(got < hundredth, "seed {SEED}: {got} attempts, {hundredth} allowed");
