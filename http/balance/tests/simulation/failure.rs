@@ -4,6 +4,8 @@ use std::rc::Rc;
 
 use http_balance::admission::AdmissionRules;
 use http_balance::breaker::{BreakerRules, BreakerState};
+use http_balance::ewma::EwmaRules;
+use http_balance::plan::Policy;
 use http_balance::subset::{SubsetRules, subset};
 use http_balance::{ClusterPlan, ClusterRules, EndpointId, EndpointSpec};
 
@@ -115,4 +117,57 @@ fn the_breaker_takes_the_load_off_and_comes_back() {
     fleet.run(1000);
     let report = fleet.take_report();
     assert_eq!((report.refused, report.failed), (0, 0), "seed {SEED}: closed again");
+}
+
+/// Twenty endpoints behind four proxies, of which the first gets this part of a fair share, in per cent.
+fn share_of_first(fleet: &mut Fleet, milliseconds: u32) -> u64 {
+    fleet.take_report();
+    let before = fleet.backends[0].attempts;
+    fleet.run(milliseconds);
+    (fleet.backends[0].attempts - before) * 20 * 100 / fleet.take_report().attempts
+}
+
+fn twenty(seed: u64, policy: Policy) -> Fleet {
+    let backends = (0..20).map(|_| Backend::new(1e6, 80.0)).collect();
+    let rules = ClusterRules { policy, ..ClusterRules::default() };
+    let mut fleet = Fleet::new(seed, 4, backends, &plan(&rules, &[1; 20]), 1.0);
+    fleet.run(5000);
+    fleet
+}
+
+#[test]
+fn a_slow_endpoint_gets_little_without_being_ejected() {
+    let ewma = Policy::PeakEwma(EwmaRules::default());
+    for (seed, policy, percent_max) in
+        [(70, Policy::LeastRequest, 15), (71, ewma, 15), (72, Policy::RoundRobin, 105)]
+    {
+        let mut fleet = twenty(seed, policy);
+        fleet.backends[0].service_ms = 3000.0;
+        fleet.run(5000);
+        let share = share_of_first(&mut fleet, 10_000);
+        println!("{policy:?}: a slow endpoint gets {share} % of a fair share");
+        assert!(share <= percent_max, "seed {seed}, {policy:?}: {share} %");
+    }
+}
+
+#[test]
+fn a_flapping_endpoint_is_out_for_longer_each_time() {
+    const SEED: u64 = 73;
+    let mut fleet = twenty(SEED, Policy::LeastRequest);
+    fleet.take_report();
+    let (mut failed, mut requests) = (Vec::new(), 0);
+    for _ in 0..10 {
+        for half_minute in [Behaviour::FailsFast, Behaviour::Works] {
+            fleet.backends[0].behaviour = half_minute;
+            fleet.run(15_000);
+            let report = fleet.take_report();
+            failed.push(report.failed);
+            requests += report.requests;
+        }
+    }
+    println!("flapping: {failed:?} of {requests}");
+    // Five failures at each of four proxies make an ejection; a return falls into a bad time or not.
+    let all: u64 = failed.iter().sum();
+    assert!(all * 10_000 < requests * 2, "seed {SEED}: {all} of {requests} failed");
+    assert!(failed[10..].iter().sum::<u64>() <= failed[..10].iter().sum::<u64>(), "seed {SEED}: {failed:?}");
 }
