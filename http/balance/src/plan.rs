@@ -304,6 +304,12 @@ fn table(policy: Policy, endpoints: &[EndpointSpec], level: usize) -> Option<Tab
 mod tests {
     use super::*;
 
+    /// A plan is made on one thread and read on another.
+    const _: fn() = || {
+        const fn is_send<T: Send>() {}
+        is_send::<ClusterPlan>();
+    };
+
     fn spec(n: u64, weight: u32) -> EndpointSpec {
         EndpointSpec::new(EndpointId(n), weight)
     }
