@@ -1,5 +1,6 @@
-//! C41 and gRPC through the proxy with a real tonic client and server: unary, both kinds of streaming, status and
-//! metadata, deadlines, and what a gRPC caller sees when the proxy itself fails.
+//! C41 and gRPC through the proxy with a real tonic client and server, in the clear and over TLS on both sides:
+//! unary, all kinds of streaming, status and metadata, cancellation, deadlines, and what a gRPC caller sees when the
+//! proxy itself fails.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -7,10 +8,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use tests::config::{ClusterTls, ListenerTls};
 use tests::h2peer::{H2Client, H2Origin, block_on, drain, request};
+use tests::tls::{Authority, Leaf};
 use tests::{Config, Origin, Proxy, Response, Route};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::codegen::{Body, Service, StdError, http as grpc_http};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig};
 use tonic::{Code, Status, Streaming};
 use tonic_prost::ProstCodec;
 
@@ -25,9 +31,21 @@ struct Text {
 
 type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// `shard.test.Echo`: `Say` (unary), `Repeat` (server streaming), `Join` (client streaming), `Fail` (unary).
+/// `shard.test.Echo`: `Say` (unary), `Repeat` (server streaming), `Join` (client streaming), `Chat` (both ways),
+/// `Fail` (unary).
 #[derive(Clone)]
-struct Echo;
+struct Echo {
+    /// Told how each stream of answers ended.
+    ends: UnboundedSender<StreamEnd>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StreamEnd {
+    /// All was sent.
+    Complete,
+    /// The client took its call back.
+    Cancelled,
+}
 
 struct Say;
 impl tonic::server::UnaryService<Text> for Say {
@@ -56,17 +74,19 @@ impl tonic::server::UnaryService<Text> for Fail {
     }
 }
 
-struct Repeat;
+struct Repeat(UnboundedSender<StreamEnd>);
 impl tonic::server::ServerStreamingService<Text> for Repeat {
     type Response = Text;
-    type ResponseStream = Pin<Box<dyn tokio_stream::Stream<Item = Result<Text, Status>> + Send>>;
+    type ResponseStream = Told<tokio_stream::Iter<Box<dyn Iterator<Item = Result<Text, Status>> + Send>>>;
     type Future = BoxFuture<Result<tonic::Response<Self::ResponseStream>, Status>>;
 
     fn call(&mut self, request: tonic::Request<Text>) -> Self::Future {
+        let ends = self.0.clone();
         Box::pin(async move {
             let Text { text, count } = request.into_inner();
             let items = (0..count).map(move |count| Ok(Text { text: text.clone(), count }));
-            Ok(tonic::Response::new(Box::pin(tokio_stream::iter(items)) as Self::ResponseStream))
+            let items: Box<dyn Iterator<Item = _> + Send> = Box::new(items);
+            Ok(tonic::Response::new(Told::new(tokio_stream::iter(items), ends)))
         })
     }
 }
@@ -89,6 +109,51 @@ impl tonic::server::ClientStreamingService<Text> for Join {
     }
 }
 
+/// Answers each message at once, before the next one.
+struct Chat(UnboundedSender<StreamEnd>);
+impl tonic::server::StreamingService<Text> for Chat {
+    type Response = Text;
+    type ResponseStream = Told<Streaming<Text>>;
+    type Future = BoxFuture<Result<tonic::Response<Self::ResponseStream>, Status>>;
+
+    fn call(&mut self, request: tonic::Request<Streaming<Text>>) -> Self::Future {
+        let answers = Told::new(request.into_inner(), self.0.clone());
+        Box::pin(async { Ok(tonic::Response::new(answers)) })
+    }
+}
+
+/// A stream of answers that tells its end when it is dropped.
+struct Told<S> {
+    items: S,
+    end: StreamEnd,
+    ends: UnboundedSender<StreamEnd>,
+}
+
+impl<S> Told<S> {
+    fn new(items: S, ends: UnboundedSender<StreamEnd>) -> Self {
+        Self { items, end: StreamEnd::Cancelled, ends }
+    }
+}
+
+impl<S: tokio_stream::Stream + Unpin> tokio_stream::Stream for Told<S> {
+    type Item = S::Item;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let item = Pin::new(&mut self.items).poll_next(context);
+        if let Poll::Ready(None) = item {
+            self.end = StreamEnd::Complete;
+        }
+        item
+    }
+}
+
+impl<S> Drop for Told<S> {
+    fn drop(&mut self) {
+        // The test may be over.
+        self.ends.send(self.end).ok();
+    }
+}
+
 impl<B> Service<grpc_http::Request<B>> for Echo
 where
     B: Body + Send + 'static,
@@ -103,40 +168,58 @@ where
     }
 
     fn call(&mut self, request: grpc_http::Request<B>) -> Self::Future {
+        let ends = self.ends.clone();
         Box::pin(async move {
             let mut grpc = tonic::server::Grpc::new(ProstCodec::default());
             Ok(match request.uri().path() {
                 "/shard.test.Echo/Say" => grpc.unary(Say, request).await,
                 "/shard.test.Echo/Fail" => grpc.unary(Fail, request).await,
-                "/shard.test.Echo/Repeat" => grpc.server_streaming(Repeat, request).await,
+                "/shard.test.Echo/Repeat" => grpc.server_streaming(Repeat(ends), request).await,
                 "/shard.test.Echo/Join" => grpc.client_streaming(Join, request).await,
+                "/shard.test.Echo/Chat" => grpc.streaming(Chat(ends), request).await,
                 _ => Status::unimplemented("no such method").into_http(),
             })
         })
     }
 }
 
-/// A tonic server in a thread of its own; it ends with the process.
-fn server() -> SocketAddr {
+/// A tonic server in a thread of its own, which ends with the process, and what it tells of its streams.
+fn server(leaf: Option<&Leaf>) -> (SocketAddr, UnboundedReceiver<StreamEnd>) {
     let address = SocketAddr::from(([127, 0, 0, 1], tests::port::free_port()));
+    let (tell, ends) = unbounded_channel();
+    let mut server = Server::builder();
+    if let Some(leaf) = leaf {
+        let identity = Identity::from_pem(&leaf.certificate_pem, &leaf.key_pem);
+        server = server.tls_config(ServerTlsConfig::new().identity(identity)).expect("a usable certificate");
+    }
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .expect("a runtime can be made");
-        runtime.block_on(tonic::transport::Server::builder().serve(address, Echo)).expect("the port is free");
+        runtime.block_on(server.serve(address, Echo { ends: tell })).expect("the port is free");
     });
     tests::wait_until("the gRPC server listens", tests::PATIENCE, || {
         std::net::TcpStream::connect(address).is_ok()
     });
-    address
+    (address, ends)
 }
 
 type Client = tonic::client::Grpc<tonic::transport::Channel>;
 
 async fn client(address: SocketAddr) -> Client {
-    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}")).expect("a URI");
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("a URI");
     tonic::client::Grpc::new(endpoint.connect().await.expect("the proxy speaks HTTP/2"))
+}
+
+/// As [`client`], over TLS to `a.example`.
+async fn client_tls(address: SocketAddr, authority: &Authority) -> Client {
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(authority.pem()))
+        .domain_name("a.example");
+    let endpoint = Endpoint::from_shared(format!("https://{address}")).expect("a URI");
+    let channel = endpoint.tls_config(tls).expect("an authority's certificate").connect().await;
+    tonic::client::Grpc::new(channel.expect("the proxy speaks HTTP/2 over TLS"))
 }
 
 fn path(method: &str) -> grpc_http::uri::PathAndQuery {
@@ -156,53 +239,144 @@ async fn unary(
     client.unary(request, path(method), ProstCodec::<Text, Text>::default()).await
 }
 
+/// Every kind of call once: `Say` with metadata, `Repeat`, `Join`, `Chat`, and calls that fail.
+async fn every_kind_of_call(client: &mut Client, ends: &mut UnboundedReceiver<StreamEnd>) {
+    let mut request = tonic::Request::new(text("hello", 1));
+    request.metadata_mut().insert("x-metadata", "kept".parse().expect("ASCII"));
+    let response = unary(client, "Say", request).await.expect("an answer");
+    assert_eq!(response.metadata().get("x-metadata").map(|value| value.as_bytes()), Some(b"kept".as_slice()));
+    assert_eq!(response.into_inner(), text("hello", 1));
+
+    client.ready().await.expect("a live connection");
+    let stream = client.server_streaming(
+        tonic::Request::new(text("again", 1_000)),
+        path("Repeat"),
+        ProstCodec::<Text, Text>::default(),
+    );
+    let mut stream = stream.await.expect("a stream").into_inner();
+    let mut received = 0;
+    while let Some(item) = stream.next().await {
+        assert_eq!(item.expect("an item"), text("again", received));
+        received += 1;
+    }
+    assert_eq!(received, 1_000);
+    assert_eq!(ends.recv().await, Some(StreamEnd::Complete));
+
+    client.ready().await.expect("a live connection");
+    let parts = tokio_stream::iter((0..500).map(|number| text("x", number)));
+    let joined = client
+        .client_streaming(tonic::Request::new(parts), path("Join"), ProstCodec::<Text, Text>::default())
+        .await;
+    let joined = joined.expect("an answer").into_inner();
+    assert_eq!((joined.text.len(), joined.count), (500, 500));
+
+    let (say, mut answers) = chat(client).await;
+    // Each message leaves when the one before was answered: neither direction waits for the other's end.
+    for number in 0..100 {
+        say.send(text("turn", number)).await.expect("the call goes on");
+        let answer = answers.next().await.expect("an answer").expect("no failure");
+        assert_eq!(answer, text("turn", number));
+    }
+    drop(say);
+    assert!(answers.next().await.is_none(), "the end of one side ends the other");
+    answers.trailers().await.expect("status 0");
+    assert_eq!(ends.recv().await, Some(StreamEnd::Complete));
+
+    let status = unary(client, "Fail", tonic::Request::new(text("", 0))).await.expect_err("a failure");
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::DataLoss, "100 % gone\nü"),
+        "the upstream's status is never changed"
+    );
+    let status = unary(client, "Nothing", tonic::Request::new(text("", 0))).await.expect_err("a failure");
+    assert_eq!(status.code(), Code::Unimplemented);
+}
+
+/// Opens a `Chat`.
+async fn chat(client: &mut Client) -> (tokio::sync::mpsc::Sender<Text>, Streaming<Text>) {
+    let (say, said) = tokio::sync::mpsc::channel(1);
+    client.ready().await.expect("a live connection");
+    let requests = tonic::Request::new(ReceiverStream::new(said));
+    let answers = client.streaming(requests, path("Chat"), ProstCodec::<Text, Text>::default()).await;
+    (say, answers.expect("a stream").into_inner())
+}
+
 #[test]
 fn a_tonic_client_and_server_through_the_proxy() {
-    let upstream = server();
+    let (upstream, mut ends) = server(None);
+    let proxy = Proxy::start(Config::to_h2(upstream).route(|route| route.streaming = true));
+    block_on(async {
+        every_kind_of_call(&mut client(proxy.address()).await, &mut ends).await;
+    });
+}
+
+#[test]
+fn a_tonic_client_and_server_over_tls_on_both_sides() {
+    let authority = Authority::default();
+    let (upstream, mut ends) = server(Some(&authority.leaf(&["backend.example"])));
+    let tls = ClusterTls {
+        authority: authority.pem().to_owned(),
+        server_name: "backend.example".to_owned(),
+        identity: None,
+    };
+    let config = Config::to_h2(upstream)
+        .cluster(|cluster| cluster.tls = Some(tls))
+        .route(|route| route.streaming = true)
+        .listener(|listener| {
+            listener.tls =
+                Some(ListenerTls { leaves: vec![authority.leaf(&["a.example"])], ..Default::default() });
+        });
+    let proxy = Proxy::start(config);
+    block_on(async {
+        let mut client = client_tls(proxy.address(), &authority).await;
+        every_kind_of_call(&mut client, &mut ends).await;
+    });
+}
+
+#[test]
+fn a_call_that_the_client_takes_back_ends_at_the_server() {
+    let (upstream, mut ends) = server(None);
     let proxy = Proxy::start(Config::to_h2(upstream).route(|route| route.streaming = true));
     block_on(async {
         let mut client = client(proxy.address()).await;
-        let mut request = tonic::Request::new(text("hello", 1));
-        request.metadata_mut().insert("x-metadata", "kept".parse().expect("ASCII"));
-        let response = unary(&mut client, "Say", request).await.expect("an answer");
-        assert_eq!(
-            response.metadata().get("x-metadata").map(|value| value.as_bytes()),
-            Some(b"kept".as_slice())
-        );
-        assert_eq!(response.into_inner(), text("hello", 1));
-
         client.ready().await.expect("a live connection");
         let stream = client.server_streaming(
-            tonic::Request::new(text("again", 1_000)),
+            tonic::Request::new(text("endless", u32::MAX)),
             path("Repeat"),
             ProstCodec::<Text, Text>::default(),
         );
-        let mut stream = stream.await.expect("a stream").into_inner();
-        let mut received = 0;
-        while let Some(item) = stream.next().await {
-            assert_eq!(item.expect("an item"), text("again", received));
-            received += 1;
+        let mut answers = stream.await.expect("a stream").into_inner();
+        assert_eq!(answers.next().await.expect("an answer").expect("no failure"), text("endless", 0));
+        drop(answers);
+        assert_eq!(ends.recv().await, Some(StreamEnd::Cancelled));
+        // The connection is as good as before.
+        let response = unary(&mut client, "Say", tonic::Request::new(text("next", 1))).await;
+        assert_eq!(response.expect("an answer").into_inner(), text("next", 1));
+    });
+}
+
+#[test]
+fn c41_a_tonic_client_reads_the_status_of_the_proxys_own_errors() {
+    let dead = { tests::origin::echo().address() };
+    let mut config = Config::to_h2(dead);
+    config.routes = vec![
+        Route::exact("dead", "/shard.test.Echo/Say").to("u"),
+        Route::exact("denied", "/shard.test.Echo/Fail")
+            .to("u")
+            .having(|route| route.deny = vec!["127.0.0.0/8".to_owned()]),
+    ];
+    let proxy = Proxy::start(config);
+    block_on(async {
+        let mut client = client(proxy.address()).await;
+        for (method, code) in
+            [("Say", Code::Unavailable), ("Fail", Code::PermissionDenied), ("Join", Code::Unimplemented)]
+        {
+            let failed = unary(&mut client, method, tonic::Request::new(text("", 0))).await;
+            let status = failed.expect_err("a failure");
+            assert_eq!(status.code(), code, "{method}: {status:?}");
+            assert!(!status.message().is_empty(), "{method}: {status:?}");
+            assert!(status.metadata().contains_key("x-request-id"), "{method}: {status:?}");
         }
-        assert_eq!(received, 1_000);
-
-        client.ready().await.expect("a live connection");
-        let parts = tokio_stream::iter((0..500).map(|number| text("x", number)));
-        let joined = client
-            .client_streaming(tonic::Request::new(parts), path("Join"), ProstCodec::<Text, Text>::default())
-            .await;
-        let joined = joined.expect("an answer").into_inner();
-        assert_eq!((joined.text.len(), joined.count), (500, 500));
-
-        let status =
-            unary(&mut client, "Fail", tonic::Request::new(text("", 0))).await.expect_err("a failure");
-        assert_eq!(
-            (status.code(), status.message()),
-            (Code::DataLoss, "100 % gone\nü"),
-            "the upstream's status is never changed"
-        );
-        let status =
-            unary(&mut client, "Nothing", tonic::Request::new(text("", 0))).await.expect_err("a failure");
-        assert_eq!(status.code(), Code::Unimplemented);
     });
 }
 
