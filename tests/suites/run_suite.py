@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -70,10 +71,9 @@ class Setup(contextlib.ExitStack):
         return process
 
     def backend(self):
-        program = TOOLS / "backend"
-        if not program.exists():
+        program, source = TOOLS / "backend", ROOT / "tests/src/bin/backend.rs"
+        if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
             TOOLS.mkdir(parents=True, exist_ok=True)
-            source = ROOT / "tests/src/bin/backend.rs"
             subprocess.run(["rustc", "--edition", "2024", "-O", "-o", program, source], check=True)
         port = free_port()
         self.start("backend", [program, port, "suite"])
@@ -159,7 +159,7 @@ def autobahn(tool):
         plain, _ = setup.proxy({"endpoints": [f"127.0.0.1:{upstream}"]}, upgrades=["websocket"])
         reports = setup.dir / "reports"
         servers = [{"agent": "direct", "url": f"ws://127.0.0.1:{upstream}"}, {"agent": "proxy", "url": f"ws://127.0.0.1:{plain}"}]
-        # 9 and 12/13 are load tests of the echo server itself and run for minutes.
+        # 9, 12 and 13 are load tests of the echo server itself and run for many minutes.
         left_out = [] if os.environ.get("AUTOBAHN_ALL") else ["9.*", "12.*", "13.*"]
         spec = {"outdir": str(reports), "servers": servers, "cases": ["*"], "exclude-cases": left_out, "exclude-agent-cases": {}}
         (setup.dir / "spec.json").write_text(json.dumps(spec))
@@ -271,6 +271,8 @@ def grpcurl(command, target):
 
 
 def main():
+    # Ended from outside, it still ends what it started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     suite, tool = sys.argv[1:]
     suites = {"h2spec": h2spec, "autobahn": autobahn, "browser": browser, "grpc": grpc}
     failed, count = suites[suite](pathlib.Path(tool).resolve())

@@ -52,7 +52,10 @@ fn serve(stream: &TcpStream, id: &str, served: &AtomicU64) -> std::io::Result<()
         }
         let target = line.split(' ').nth(1).unwrap_or("/").to_owned();
         let (length, close) = skip_fields(&mut reader)?;
-        std::io::copy(&mut (&mut reader).take(length), &mut std::io::sink())?;
+        match length {
+            Length::Bytes(count) => skip(&mut reader, count)?,
+            Length::Chunked => skip_chunks(&mut reader)?,
+        }
         let body = if target == "/count" {
             format!("{}\n", served.load(Ordering::Relaxed)).into_bytes()
         } else {
@@ -71,9 +74,14 @@ fn serve(stream: &TcpStream, id: &str, served: &AtomicU64) -> std::io::Result<()
     }
 }
 
+enum Length {
+    Bytes(u64),
+    Chunked,
+}
+
 /// Reads the field lines of a request: its body length and whether it is the last one.
-fn skip_fields(reader: &mut impl BufRead) -> std::io::Result<(u64, bool)> {
-    let (mut length, mut close) = (0, false);
+fn skip_fields(reader: &mut impl BufRead) -> std::io::Result<(Length, bool)> {
+    let (mut length, mut close) = (Length::Bytes(0), false);
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line)? == 0 || line.trim_end().is_empty() {
@@ -81,9 +89,31 @@ fn skip_fields(reader: &mut impl BufRead) -> std::io::Result<(u64, bool)> {
         }
         let lower = line.trim_end().to_ascii_lowercase();
         if let Some(value) = lower.strip_prefix("content-length:") {
-            length = value.trim().parse().unwrap_or(0);
+            length = Length::Bytes(value.trim().parse().unwrap_or(0));
+        } else if lower == "transfer-encoding: chunked" {
+            length = Length::Chunked;
         }
         close |= lower == "connection: close";
+    }
+}
+
+fn skip(reader: &mut impl Read, count: u64) -> std::io::Result<()> {
+    match std::io::copy(&mut reader.take(count), &mut std::io::sink())? {
+        read if read == count => Ok(()),
+        _ => Err(std::io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+/// Reads a chunked body and its trailers (RFC 9112 §7.1).
+fn skip_chunks(reader: &mut impl BufRead) -> std::io::Result<()> {
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        let size = line.split(';').next().unwrap_or_default().trim_end();
+        match u64::from_str_radix(size, 16).map_err(std::io::Error::other)? {
+            0 => return skip_fields(reader).map(drop),
+            size => skip(reader, size + 2)?,
+        }
     }
 }
 
