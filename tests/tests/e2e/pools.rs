@@ -222,3 +222,26 @@ fn idle_upstream_connections_are_closed_in_time() {
     wait_until("the idle upstream connection is closed", PATIENCE, || origin.connections_open() == 0);
     assert_eq!(proxy.get("/").status, 200);
 }
+
+#[test]
+fn c22_an_endpoint_that_dies_without_an_answer_is_not_asked_again() {
+    // Fresh connections, each of which is closed once the request has been read.
+    let dying = Origin::scripted(|connection| drop(connection.request()));
+    let origin = tests::origin::echo();
+    let proxy = Proxy::start(
+        Config::to(origin.address())
+            .cluster(|cluster| cluster.endpoints = vec![dying.address(), origin.address()]),
+    );
+    let put = "PUT /put HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi";
+    for _ in 0..10 {
+        assert_eq!(proxy.get("/get").status, 200, "an idempotent request has another endpoint");
+        let response = tests::client::once(proxy.address(), put);
+        assert_eq!((response.status, response.json()["body_bytes"].as_u64()), (200, Some(2)));
+    }
+    let post = put.replace("PUT", "POST");
+    let statuses: Vec<u16> = (0..10).map(|_| tests::client::once(proxy.address(), &post).status).collect();
+    assert!(statuses.iter().all(|status| matches!(status, 200 | 502)), "{statuses:?}");
+    let posts = |origin: &Origin| origin.requests().iter().filter(|seen| seen.method == "POST").count();
+    assert_eq!(posts(&dying) + posts(&origin), 10, "no POST is sent twice");
+    assert!(dying.requests().len() >= 2, "the dying endpoint had its share");
+}

@@ -1,9 +1,10 @@
 //! Stops 9 to 11: choose a cluster and an endpoint, get a connection, relay; and once more where that is safe.
 //!
 //! Safe means that no backend can have acted on the request twice (C19, C22, C23): the connection could not be
-//! made; the backend said that it did not look at it; or a pooled connection turned out dead before any byte of an
-//! answer, and the request is idempotent or none of it was written. What was taken of the body must be whole:
-//! up to 64 KiB of it are kept.
+//! made; the backend said that it did not look at it; or the connection died before any byte of an answer, and the
+//! request is idempotent or none of it was written. What was taken of the body must be whole: up to 64 KiB of it are
+//! kept. The second attempt goes to another endpoint where there is one, since the first may be down; after a dead pooled
+//! connection it dials, since another one may be as dead.
 
 use std::rc::Rc;
 use std::task::Poll;
@@ -45,10 +46,10 @@ struct Failure {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Retry {
     No,
-    /// On another endpoint: this one could not be reached.
+    /// The endpoint could not be reached, or died.
     Elsewhere,
-    /// On a new connection: the pooled one was dead.
-    Fresh,
+    /// The pooled connection was dead; its endpoint may be, too.
+    Stale,
 }
 
 impl Failure {
@@ -88,13 +89,14 @@ impl Exchange<'_> {
                 Err(failure) => failure,
             };
             match failure.retry {
-                Retry::Elsewhere if self.outcome.attempts < ATTEMPTS_MAX => exclude = Some(lease.index),
-                Retry::Fresh if self.outcome.attempts < ATTEMPTS_MAX => {
+                Retry::Elsewhere if self.outcome.attempts < ATTEMPTS_MAX => {}
+                Retry::Stale if self.outcome.attempts < ATTEMPTS_MAX => {
                     self.core.stats.borrow_mut().counters.pool_stale += 1;
                     fresh = Fresh::Yes;
                 }
                 _ => return Err(self.give_up(failure.reason)),
             }
+            exclude = Some(lease.index);
         }
     }
 
@@ -212,7 +214,7 @@ impl Exchange<'_> {
 
     async fn open_stream(&mut self, lease: &Lease) -> Result<(Side, Held), Failure> {
         let stream = self.unless_gone(H2Lease::take(lease)).await.map_err(Failure::of_connect)?;
-        let dead = |_error: h2::Error| Failure { reason: Reason::UpstreamGoaway, retry: Retry::Fresh };
+        let dead = |_error: h2::Error| Failure { reason: Reason::UpstreamGoaway, retry: Retry::Stale };
         let mut send = stream.sender().map_err(dead)?;
         let is_upgrade = self.request.head.protocol().is_some();
         if is_upgrade {
@@ -292,8 +294,7 @@ impl Exchange<'_> {
         };
         let RelayError::Upstream(side_error) = error else { return Err(self.give_up(reason)) };
         let was_not_processed = matches!(side_error, SideError::Refused | SideError::GoneAway);
-        let is_dead_connection = held.is_reused()
-            && matches!(side_error, SideError::Closed | SideError::Io(_))
+        let is_dead_connection = matches!(side_error, SideError::Closed | SideError::Io(_))
             && (self.request.head.method.is_idempotent() || !upstream.has_written());
         if let Held::H2(stream) = held
             && (was_not_processed || matches!(side_error, SideError::H2(_)))
@@ -303,7 +304,11 @@ impl Exchange<'_> {
         if was_not_processed || is_dead_connection {
             self.upload = upload.again();
         }
-        let retry = if self.upload.is_some() { Retry::Fresh } else { Retry::No };
+        let retry = match self.upload {
+            Some(_) if held.is_reused() => Retry::Stale,
+            Some(_) => Retry::Elsewhere,
+            None => Retry::No,
+        };
         Ok(Err(Failure { reason, retry }))
     }
 
