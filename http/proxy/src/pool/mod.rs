@@ -214,8 +214,8 @@ impl Cluster {
                 Reason::NoHealthyEndpoint
             });
         };
-        self.balancer.borrow_mut().request_started(index);
         endpoint.in_flight.set(endpoint.in_flight.get() + 1);
+        endpoint.at_place(Balancer::request_started);
         Ok(Lease { cluster: Rc::clone(self), endpoint: Rc::clone(endpoint), index })
     }
 }
@@ -238,6 +238,15 @@ impl Endpoint {
             place: RefCell::new((Weak::new(), EndpointIndex(0))),
             h1: h1::Pool::default(),
             h2: h2::Pool::default(),
+        }
+    }
+
+    /// Counts at the balancer that has the endpoint now. A request may outlive the cluster that it began with, and be
+    /// tried again: its start and its end must be counted at the same place.
+    fn at_place(&self, count: impl FnOnce(&mut Balancer, EndpointIndex)) {
+        let (cluster, index) = &*self.place.borrow();
+        if let Some(cluster) = cluster.upgrade() {
+            count(&mut cluster.balancer.borrow_mut(), *index);
         }
     }
 
@@ -268,9 +277,6 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.endpoint.in_flight.set(self.endpoint.in_flight.get().saturating_sub(1));
-        let (cluster, index) = &*self.endpoint.place.borrow();
-        if let Some(cluster) = cluster.upgrade() {
-            cluster.balancer.borrow_mut().request_ended(*index);
-        }
+        self.endpoint.at_place(Balancer::request_ended);
     }
 }
