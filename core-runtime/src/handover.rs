@@ -24,7 +24,7 @@ pub fn send(socket: &UnixStream, text: &str, fds: &[RawFd]) -> io::Result<()> {
     }
     // The descriptors ride on the length word, so that they arrive with its first byte.
     let header = len.to_be_bytes();
-    let sent = sys::send_fds(socket.as_raw_fd(), &header, fds)?;
+    let sent = uninterrupted(|| sys::send_fds(socket.as_raw_fd(), &header, fds))?;
     let mut socket = socket;
     socket.write_all(&header[sent..])?;
     socket.write_all(text.as_bytes())
@@ -36,7 +36,7 @@ pub fn send(socket: &UnixStream, text: &str, fds: &[RawFd]) -> io::Result<()> {
 /// `UnexpectedEof` when the peer closed, `InvalidData` for what is no message, else what the socket says.
 pub fn receive(socket: &UnixStream) -> io::Result<(String, Vec<OwnedFd>)> {
     let mut header = [0u8; 4];
-    let (got, fds) = sys::recv_fds(socket.as_raw_fd(), &mut header)?;
+    let (got, fds) = uninterrupted(|| sys::recv_fds(socket.as_raw_fd(), &mut header))?;
     if got == 0 {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
     }
@@ -50,6 +50,17 @@ pub fn receive(socket: &UnixStream) -> io::Result<(String, Vec<OwnedFd>)> {
     reader.read_exact(&mut text)?;
     let text = String::from_utf8(text).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     Ok((text, fds))
+}
+
+/// Calls again what a signal has interrupted: with a time limit on the socket the kernel does not go on by itself, whatever
+/// the handler was installed with (signal(7)).
+fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
 }
 
 /// Whether the peer runs as the same user as this process (or as root): nobody else may take over sockets.

@@ -214,6 +214,12 @@ impl Proxy {
         spawn(&self.dir, &self.config, name, arguments)
     }
 
+    /// Takes a process that [`Self::start_beside`] started, and that has taken over, for the current one; returns the
+    /// one before.
+    pub fn replace_process(&mut self, process: Process) -> Process {
+        std::mem::replace(&mut self.process, process)
+    }
+
     /// Writes a config without telling the process.
     #[track_caller]
     pub fn write_config(&self, config: &Config) {
@@ -301,8 +307,10 @@ fn bin_dir() -> PathBuf {
     if let Some(folder) = std::env::var_os("SHARD_BIN_DIR") {
         return folder.into();
     }
-    let test = std::env::current_exe().expect("a running test has a path");
-    test.ancestors().nth(2).expect("tests lie in target/PROFILE/deps").into()
+    let own = std::env::current_exe().expect("a running program has a path");
+    let folder = own.parent().expect("a file lies in a folder");
+    // Tests lie in target/PROFILE/deps, programs beside the product's.
+    if folder.ends_with("deps") { folder.parent().expect("target/PROFILE").into() } else { folder.into() }
 }
 
 /// The first source file that is newer than the binary, by cargo's own list beside it.

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -31,6 +33,30 @@ pub(crate) enum Event {
     ShardStarted(usize, DriverKind),
     /// A shard's thread has ended, with what it cut.
     ShardEnded(usize, io::Result<Left>),
+}
+
+/// Signals that would end a process that has no handler for them yet, and that came before [`watch_signals`]: whoever
+/// tells a service to load its config again does not know that a successor is on its way.
+pub(crate) struct Early([(i32, Arc<AtomicBool>); 2]);
+
+/// Notes SIGHUP and SIGUSR1 from now on.
+///
+/// # Errors
+/// When the handlers cannot be set up.
+pub(crate) fn note_early() -> io::Result<Early> {
+    let early = [SIGHUP, SIGUSR1].map(|signal| (signal, Arc::new(AtomicBool::new(false))));
+    for (signal, has_come) in &early {
+        signal_hook::flag::register(*signal, Arc::clone(has_come))?;
+    }
+    Ok(Early(early))
+}
+
+impl Early {
+    /// The signals that came, as events; one that [`watch_signals`] told of, too, does no harm twice.
+    pub(crate) fn events(&self) -> impl Iterator<Item = Event> {
+        let came = self.0.iter().filter(|(_, has_come)| has_come.load(Ordering::Acquire));
+        came.map(|(signal, _)| Event::Signal(*signal))
+    }
 }
 
 /// Turns signals into events.

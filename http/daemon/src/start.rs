@@ -17,7 +17,7 @@ use crate::args::Options;
 use crate::config::{self, Compiled};
 use crate::describe::{self, Description, Titles};
 use crate::ended::{Ended, StartError};
-use crate::events::{self, EVENTS_MAX};
+use crate::events::{self, EVENTS_MAX, Early};
 use crate::listeners::{BindError, Plan, Sockets};
 use crate::process::Process;
 use crate::restart::{self, Bequest, Predecessor};
@@ -31,6 +31,8 @@ use crate::{aggregator, log_writer, oplog, watch};
 /// # Errors
 /// Why it did not come to serving.
 pub(crate) fn run(options: Options) -> Result<Ended, StartError> {
+    // Before the config is read: a change that is told of from here on is not missed.
+    let early = events::note_early().map_err(|e| StartError::System("signals", e))?;
     let loaded = config::load(&options.config).map_err(StartError::Config)?;
     let count = match options.shards {
         Some(count) => count,
@@ -52,7 +54,7 @@ pub(crate) fn run(options: Options) -> Result<Ended, StartError> {
     let mut registry = StatRegistry::new();
     let keys = tickets.keys().map_err(StartError::Tickets)?;
     let compiled = config::compile(loaded, &mut registry, &keys, count).map_err(StartError::Config)?;
-    serve(options, registry, tickets, compiled, bequest, predecessor)
+    serve(options, registry, tickets, compiled, bequest, predecessor, &early)
 }
 
 fn take_over(options: &Options) -> Result<(Bequest, Option<Predecessor>), StartError> {
@@ -89,6 +91,7 @@ fn serve(
     compiled: Compiled,
     bequest: Bequest,
     predecessor: Option<Predecessor>,
+    early: &Early,
 ) -> Result<Ended, StartError> {
     let Compiled { snapshots, sources, digest } = compiled;
     let described = snapshots.first().map(|first| {
@@ -124,6 +127,9 @@ fn serve(
     process.open(plan);
     process.start_admin(bequest.admin)?;
     events::watch_signals(events_in.clone()).map_err(|e| StartError::System("signals", e))?;
+    for event in early.events() {
+        events_in.send(event).map_err(|e| StartError::System("signals", std::io::Error::other(e)))?;
+    }
     if process.options().watch {
         let dir = process.options().config.clone();
         watch::start(dir, events_in.clone()).map_err(|e| StartError::System("watching the config", e))?;

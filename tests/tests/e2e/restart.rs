@@ -266,3 +266,29 @@ fn tls_clients_that_connect_during_a_restart_are_served() {
     assert_eq!(response.field("connection").map(str::to_ascii_lowercase).as_deref(), Some("close"));
     assert!(proxy.process().wait(PATIENCE).success());
 }
+
+#[test]
+fn a_signal_to_reload_that_comes_while_a_successor_starts_is_obeyed() {
+    let origin = origin::echo();
+    let mut proxy = Proxy::start(Config::to(origin.address()));
+    let mut next = proxy.start_beside("next", &[]);
+    let status = format!("/proc/{}/status", next.pid());
+    // SIGHUP is the first signal: bit 0 of the mask of those with a handler.
+    let has_handler = || {
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let mask = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
+    };
+    wait_until("the successor minds its signals", PATIENCE, has_handler);
+    wait_until("the successor serves", PATIENCE, || {
+        assert!(next.status().is_none(), "{}", next.log());
+        next.signal(Signal::HUP);
+        next.log().contains("ready: version")
+    });
+    let mut old = proxy.replace_process(next);
+    assert!(old.wait(PATIENCE).success(), "{}", old.log());
+    assert_eq!(proxy.get("/").status, 200);
+    proxy.wait_metrics("the config was loaded again", |metrics| {
+        metrics.sum("shard_reloads_total", &[("result", "applied")]) >= 1.0
+    });
+}
