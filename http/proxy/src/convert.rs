@@ -324,7 +324,7 @@ known_names! {
 }
 
 /// Fields whose values are new with each message: kept out of the peer's HPACK table, where they would only drive out
-/// what comes again (RFC 7541 §7.1.3 lets an encoder choose). 9 % fewer instructions for an h2 → h2 exchange.
+/// what comes again (RFC 7541 §7.1.3 lets an encoder choose).
 const ALWAYS_NEW: FieldSet = FieldSet::of(&[FieldId::Traceparent, FieldId::XRequestId]);
 
 /// Trailer fields for h2.

@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use tls::{ServerContext, TicketKeys};
 
 use crate::balance::Rng;
-use crate::exchange::Request;
+use crate::exchange::{Place, Request};
 use crate::log::AccessLog;
 use crate::pool::Clusters;
 use crate::reason::Reason;
@@ -55,7 +55,7 @@ pub enum Command {
 /// Clients whose limits one core remembers.
 const LIMITED_CLIENTS_MAX: NonZeroU32 = NonZeroU32::new(65_536).expect("not zero");
 
-/// Requests kept for reuse; about as many exchanges run at once on a busy core.
+/// Requests, and places for exchanges, kept for reuse; about as many exchanges run at once on a busy core.
 const REQUESTS_KEPT_MAX: usize = 1024;
 
 /// One core's state.
@@ -84,6 +84,8 @@ pub struct Core {
     /// Requests that are over, kept for their memory: a waiting connection holds none.
     #[expect(clippy::vec_box, reason = "requests move between here and their tasks, and are large")]
     requests: RefCell<Vec<Box<Request>>>,
+    /// Where exchanges ran that are over.
+    places: RefCell<Vec<Place>>,
     /// Reused for values that are built and copied at once.
     pub(crate) scratch: RefCell<Vec<u8>>,
 }
@@ -121,6 +123,7 @@ impl Core {
             rotated: RefCell::default(),
             graveyard,
             requests: RefCell::default(),
+            places: RefCell::default(),
             scratch: RefCell::default(),
         })
     }
@@ -205,6 +208,19 @@ impl Core {
             request.head.clear();
             request.response.clear();
             requests.push(request);
+        }
+    }
+
+    /// Room for an exchange.
+    pub(crate) fn take_place(&self) -> Place {
+        self.places.borrow_mut().pop().unwrap_or_else(Place::new)
+    }
+
+    /// Gives the room back for the next exchange.
+    pub(crate) fn give_place(&self, place: Place) {
+        let mut places = self.places.borrow_mut();
+        if places.len() < REQUESTS_KEPT_MAX {
+            places.push(place);
         }
     }
 

@@ -14,10 +14,11 @@ use std::time::Duration;
 use core_runtime::clock;
 use core_runtime::timer::Deadline;
 use http_wire::h1::{HeadLimits, Persistence};
+use http_wire::head::BodyLength;
 
 use super::{ConnInfo, Ready, age_limit, request_limit};
 use crate::core::{Core, LiveSnapshot};
-use crate::exchange::{self, Next, Request, Timers};
+use crate::exchange::{self, Done, Next, Request, Timers, Work};
 use crate::reason::Reason;
 use crate::side::{H1Side, Side, SideError};
 use crate::snapshot::ListenerConfig;
@@ -42,8 +43,7 @@ pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Re
     if let Some(early) = ready.early {
         side.unread(early);
     }
-    let mut side = Side::H1(side);
-    let timers = Timers::default();
+    let mut timers = Timers::default();
     let wait = Deadline::new();
     let age_limit = age_limit(core, config, info.opened_at);
     let requests_max = request_limit(core, config);
@@ -52,15 +52,13 @@ pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Re
     drop(snapshot);
     let mut requests = 0u32;
     loop {
-        let mut request = match next_request(core, &patience, &info, &mut side, &wait).await {
-            Ok(request) => request,
+        let (mut request, refused) = match next_request(core, &patience, &info, &mut side, &wait).await {
+            Ok(request) => (request, None),
             Err(NoRequest::Over(reason)) => {
                 linger(&mut side, &wait).await;
                 return reason;
             }
-            Err(NoRequest::Refuse(reason)) => {
-                return refuse(core, &info, &mut side, &timers, &wait, reason).await;
-            }
+            Err(NoRequest::Refuse(reason)) => (refused_request(core), Some(reason)),
         };
         requests += 1;
         let is_last = requests_max.is_some_and(|max| requests >= max)
@@ -70,10 +68,25 @@ pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Re
         if is_last {
             request.persistence = Persistence::Close;
         }
-        info.live.request_started();
-        let next = exchange::run(core, &info, &mut request, &mut side, &timers).await;
+        if refused.is_none() {
+            info.live.request_started();
+        }
+        let work = Work { conn: Rc::clone(&info), request, downstream: Side::H1(side), timers, refused };
+        let Done { next, work } = exchange::run_in_place(core, work).await;
+        core.give_request(work.request);
+        timers = work.timers;
+        side = match work.downstream {
+            Side::H1(side) => side,
+            Side::H2(_) => return Reason::Internal,
+        };
+        if let Some(reason) = refused {
+            match next {
+                Next::KeepAlive | Next::Close => linger(&mut side, &wait).await,
+                Next::Abort => cut(&mut side).await,
+            }
+            return reason;
+        }
         info.live.request_ended();
-        core.give_request(request);
         match next {
             Next::KeepAlive => {
                 let snapshot = core.snapshot_of(info.listener);
@@ -90,6 +103,17 @@ pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Re
             }
         }
     }
+}
+
+/// Stands for a head that is no request, so that it can be answered and recorded.
+fn refused_request(core: &Core) -> Box<Request> {
+    let mut request = core.take_request();
+    request.body = BodyLength::Empty;
+    request.persistence = Persistence::Close;
+    request.te_trailers = false;
+    request.began_at = clock::now();
+    request.parsed_at = request.began_at;
+    request
 }
 
 fn head_limits(config: &ListenerConfig) -> HeadLimits {
@@ -121,10 +145,9 @@ async fn next_request(
     core: &Rc<Core>,
     patience: &Patience,
     info: &ConnInfo,
-    side: &mut Side,
+    side: &mut H1Side,
     wait: &Deadline,
 ) -> Result<Box<Request>, NoRequest> {
-    let Side::H1(side) = side else { return Err(NoRequest::Over(Reason::Internal)) };
     side.release_buffers();
     wait.set_after(patience.first_byte);
     let mut over = Reason::IdleTimeout;
@@ -177,27 +200,8 @@ fn head_error(error: SideError) -> NoRequest {
     }
 }
 
-/// Answers a head that is no request, records it, and closes.
-async fn refuse(
-    core: &Rc<Core>,
-    info: &ConnInfo,
-    side: &mut Side,
-    timers: &Timers,
-    wait: &Deadline,
-    reason: Reason,
-) -> Reason {
-    let now = clock::now();
-    let mut request = Request { began_at: now, parsed_at: now, ..Request::default() };
-    match exchange::refuse(core, info, &mut request, side, timers, reason).await {
-        Next::KeepAlive | Next::Close => linger(side, wait).await,
-        Next::Abort => cut(side).await,
-    }
-    reason
-}
-
 /// Ends our direction and waits a little for the client to end its own (RFC 9112 §9.6).
-async fn linger(side: &mut Side, wait: &Deadline) {
-    let Side::H1(side) = side else { return };
+async fn linger(side: &mut H1Side, wait: &Deadline) {
     wait.set_after(LINGER);
     let mut left_bytes = LINGER_BYTES_MAX;
     let mut is_ended = false;
@@ -219,8 +223,7 @@ async fn linger(side: &mut Side, wait: &Deadline) {
 
 /// A response was cut. What had been made of it leaves if the socket takes it; a missing last chunk or byte then tells
 /// the client. A body that ends with the connection needs RST, or it would look complete (C25).
-async fn cut(side: &mut Side) {
-    let Side::H1(side) = side else { return };
+async fn cut(side: &mut H1Side) {
     poll_fn(|cx| match side.poll_flush(cx) {
         Poll::Ready(Ok(()) | Err(_)) | Poll::Pending => Poll::Ready(()),
     })

@@ -22,7 +22,7 @@ use super::{ConnInfo, Ready, age_limit, request_limit};
 use crate::chunk::Chunk;
 use crate::convert;
 use crate::core::{Core, LiveSnapshot};
-use crate::exchange::{self, Next, Timers};
+use crate::exchange::{self, Done, Next, Timers, Work};
 use crate::h2io::{FrameLedger, H2Io};
 use crate::reason::Reason;
 use crate::side::{H2Side, Side};
@@ -48,7 +48,7 @@ const LINGER_BYTES_MAX: usize = 1024 * 1024;
 
 /// What the streams of a connection share with its task.
 struct Shared {
-    info: ConnInfo,
+    info: Rc<ConnInfo>,
     streams: Cell<u32>,
 }
 
@@ -351,21 +351,18 @@ impl Stream {
         let limits = convert::RequestLimits { fields_max: self.header_count_max, scheme };
         let meta =
             convert::request_from_h2(&parts, protocol, receive.is_end_stream(), &limits, &mut request.head);
-        let mut side = Side::H2(H2Side::downstream(receive, respond, self.ledger.clone()));
+        let downstream = Side::H2(H2Side::downstream(receive, respond, self.ledger.clone()));
         request.body = meta.as_ref().map_or(BodyLength::Empty, |meta| meta.body);
         request.persistence = Persistence::KeepAlive;
         request.te_trailers = meta.as_ref().is_ok_and(|meta| meta.te_trailers);
         request.began_at = began_at;
         request.parsed_at = clock::now();
         drop(parts);
-        let timers = Timers::default();
-        let (core, info) = (&self.core, &self.shared.info);
-        let next = match meta {
-            Ok(_) => exchange::run(core, info, &mut request, &mut side, &timers).await,
-            Err(reason) => exchange::refuse(core, info, &mut request, &mut side, &timers, reason).await,
-        };
-        core.give_request(request);
-        if let (Next::Abort, Side::H2(side)) = (next, &side)
+        let conn = Rc::clone(&self.shared.info);
+        let work = Work { conn, request, downstream, timers: Timers::default(), refused: meta.err() };
+        let Done { next, work } = exchange::run_in_place(&self.core, work).await;
+        self.core.give_request(work.request);
+        if let (Next::Abort, Side::H2(side)) = (next, &work.downstream)
             && side.has_provoked_reset()
         {
             self.ledger.note_reset_sent();

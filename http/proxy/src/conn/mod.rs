@@ -65,7 +65,7 @@ pub(crate) struct TlsInfo {
 struct Ready {
     transport: Transport,
     early: Option<Buf>,
-    info: ConnInfo,
+    info: Rc<ConnInfo>,
     protocol: Protocol,
 }
 
@@ -120,7 +120,8 @@ async fn serve_with(
     live.is_known(ready.info.peer, version);
     let reason = match ready.protocol {
         Protocol::H1 => h1::serve(core, snapshot, ready).await,
-        Protocol::H2 => h2::serve(core, snapshot, ready).await,
+        // Boxed, or every HTTP/1 connection would hold the room that an HTTP/2 one needs.
+        Protocol::H2 => Box::pin(h2::serve(core, snapshot, ready)).await,
     };
     (reason != Reason::Ok).then_some(reason)
 }
@@ -192,7 +193,7 @@ async fn begin(
     }
     handshake(&mut transport, config.http.handshake_timeout, opened_at).await?;
     let protocol = note_session(core, config, &transport, &mut info);
-    Ok(Ready { transport, early: None, info, protocol })
+    Ok(Ready { transport, early: None, info: Rc::new(info), protocol })
 }
 
 /// Plaintext: the first bytes tell h1 from h2 with prior knowledge (RFC 9113 §3.3).
@@ -212,7 +213,7 @@ async fn begin_plain(
         deadline.poll_expired(cx).map(|()| Err(Reason::HeaderTimeout))
     })
     .await?;
-    Ok(Ready { transport, early, info, protocol })
+    Ok(Ready { transport, early, info: Rc::new(info), protocol })
 }
 
 fn poll_preface(

@@ -5,6 +5,7 @@
 
 mod attempt;
 mod log_row;
+mod place;
 mod prepare;
 
 use std::net::SocketAddr;
@@ -22,6 +23,7 @@ use http_wire::h1::{Persistence, ResponseFraming};
 use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Version};
 use http_wire::number::hex_digits;
 
+pub(crate) use self::place::{Done, Place, Work, run_in_place};
 use crate::conn::ConnInfo;
 use crate::core::{Core, LiveSnapshot};
 use crate::pool::Cluster;
@@ -162,21 +164,17 @@ impl RequestId {
     }
 }
 
-/// Runs one exchange to its end and records it.
-pub(crate) async fn run(
-    core: &Rc<Core>,
-    conn: &ConnInfo,
-    request: &mut Request,
-    downstream: &mut Side,
-    timers: &Timers,
-) -> Next {
-    let snapshot = core.snapshot_of(conn.listener);
-    let mut exchange = Exchange::begin(core, conn, request, downstream, timers);
-    let listener = snapshot.listener(conn.listener);
-    let result = match listener {
-        Some(listener) => exchange.stops(&snapshot, listener).await,
+/// Runs one exchange to its end and records it. What is no request that could be routed is answered and recorded.
+async fn run(core: &Rc<Core>, work: &mut Work) -> Next {
+    let snapshot = core.snapshot_of(work.conn.listener);
+    let listener = snapshot.listener(work.conn.listener);
+    let refused = work.refused;
+    let mut exchange = Exchange::begin(core, work);
+    let result = match (refused, listener) {
+        (Some(reason), _) => Err(Stop::reply(reason)),
+        (None, Some(listener)) => exchange.stops(&snapshot, listener).await,
         // Not unless the listener has gone twice: connections of one that has gone keep its last config.
-        None => Err(Stop::reply(Reason::Draining)),
+        (None, None) => Err(Stop::reply(Reason::Draining)),
     };
     let next = match result {
         Ok(next) => next,
@@ -186,31 +184,9 @@ pub(crate) async fn run(
     next
 }
 
-/// Answers what is no request that could be routed, and records it.
-pub(crate) async fn refuse(
-    core: &Rc<Core>,
-    conn: &ConnInfo,
-    request: &mut Request,
-    downstream: &mut Side,
-    timers: &Timers,
-    reason: Reason,
-) -> Next {
-    let snapshot = core.snapshot_of(conn.listener);
-    let listener = snapshot.listener(conn.listener);
-    let mut exchange = Exchange::begin(core, conn, request, downstream, timers);
-    let next = exchange.stop(Stop::reply(reason), listener).await;
-    exchange.record(listener);
-    next
-}
-
 impl<'a> Exchange<'a> {
-    fn begin(
-        core: &'a Rc<Core>,
-        conn: &'a ConnInfo,
-        request: &'a mut Request,
-        downstream: &'a mut Side,
-        timers: &'a Timers,
-    ) -> Self {
+    fn begin(core: &'a Rc<Core>, work: &'a mut Work) -> Self {
+        let Work { conn, request, downstream, timers, .. } = work;
         let outcome = Outcome {
             listener: conn.listener,
             method: request.head.method,

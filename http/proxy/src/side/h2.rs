@@ -56,9 +56,13 @@ enum StreamEnd {
 
 impl H2Side {
     /// A request that a client began.
-    pub(crate) fn downstream(receive: RecvStream, respond: SendResponse<Chunk>, ledger: FrameLedger) -> Self {
+    pub(crate) fn downstream(
+        receive: RecvStream,
+        respond: SendResponse<Chunk>,
+        ledger: FrameLedger,
+    ) -> Box<Self> {
         let receive_ended = receive.is_end_stream();
-        Self {
+        Box::new(Self {
             receive: Some(receive),
             receive_ended,
             sender: Sender::Respond(respond),
@@ -67,12 +71,12 @@ impl H2Side {
             left_bytes: None,
             ledger,
             has_provoked_reset: false,
-        }
+        })
     }
 
     /// A request that was just sent to a backend.
-    pub(crate) fn upstream(response: ResponseFuture, send: SendStream<Chunk>, body: BodyLength) -> Self {
-        Self {
+    pub(crate) fn upstream(response: ResponseFuture, send: SendStream<Chunk>, body: BodyLength) -> Box<Self> {
+        Box::new(Self {
             receive: None,
             receive_ended: false,
             sender: if body == BodyLength::Empty { Sender::Ended } else { Sender::Body(send) },
@@ -81,7 +85,7 @@ impl H2Side {
             left_bytes: exact(body),
             ledger: FrameLedger::default(),
             has_provoked_reset: false,
-        }
+        })
     }
 
     /// Waits for the next response head of a backend, interim ones included.

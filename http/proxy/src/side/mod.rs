@@ -100,9 +100,9 @@ pub(crate) struct ResponseInfo {
 
 #[derive(Debug)]
 pub(crate) enum Side {
-    /// Boxed: a connection moves between task and pool with every request, and is large.
+    /// Boxed, both: sides move between task, place and pool with every request, and are large.
     H1(Box<H1Side>),
-    H2(H2Side),
+    H2(Box<H2Side>),
 }
 
 impl Side {
