@@ -1,0 +1,122 @@
+//! Why the kernel or the file system refused, with the way out.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use aya::EbpfError;
+use aya::maps::MapError;
+use aya::programs::ProgramError;
+
+/// Any failure of this crate.
+#[derive(Debug)]
+pub enum Error {
+    /// The kernel does not allow it.
+    Rights { step: &'static str, source: Box<dyn StdError + Send + Sync> },
+    /// The pin folder is not on a BPF file system.
+    NotBpffs { folder: PathBuf },
+    /// A pin or the pin folder cannot be used.
+    Pin { path: PathBuf, source: Box<dyn StdError + Send + Sync> },
+    /// The object or its maps are not taken by the kernel.
+    Load { source: Box<EbpfError> },
+    /// The verifier refuses the program, or the kernel lacks a feature that it needs.
+    Verifier { source: Box<ProgramError> },
+    /// The program cannot be attached to the interface.
+    Attach { interface: String, source: Box<dyn StdError + Send + Sync> },
+    /// A map cannot be read or written.
+    Map { map: &'static str, source: Box<MapError> },
+    /// A table has another number of rows than the program expects.
+    Rows { given: usize },
+    /// A value of the options is out of range.
+    Option { name: &'static str, value: String, allowed: &'static str },
+    /// The program cannot be run on a packet.
+    Run { source: Box<ProgramError> },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rights { step, .. } => write!(
+                out,
+                "{step}: the kernel does not permit it; shard-l4 needs CAP_BPF and CAP_NET_ADMIN (or root), and \
+                 kernel.unprivileged_bpf_disabled has no say in that"
+            ),
+            Self::NotBpffs { folder } => write!(
+                out,
+                "{}: not on a BPF file system; mount one with: mount -t bpf bpf /sys/fs/bpf",
+                folder.display()
+            ),
+            Self::Pin { path, .. } => write!(out, "{}: cannot be used as a pin", path.display()),
+            Self::Load { .. } => out.write_str("the kernel does not take the program's maps or types"),
+            Self::Verifier { .. } => out.write_str(
+                "the kernel refuses the XDP program; it needs Linux 6.1 or newer with the BPF JIT, LRU maps, maps \
+                 of maps and the helper bpf_skc_lookup_tcp",
+            ),
+            Self::Attach { interface, .. } => write!(out, "{interface}: the program cannot be attached"),
+            Self::Map { map, .. } => write!(out, "map {map}: cannot be read or written"),
+            Self::Rows { given } => {
+                write!(out, "a table has {given} rows; the program expects {}", l4_abi::TABLE_ROWS)
+            }
+            Self::Option { name, value, allowed } => {
+                write!(out, "option {name} is {value}; allowed is {allowed}")
+            }
+            Self::Run { .. } => out.write_str("the program cannot be run on a packet"),
+        }
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Rights { source, .. } | Self::Pin { source, .. } | Self::Attach { source, .. } => {
+                Some(source.as_ref())
+            }
+            Self::Load { source } => Some(source),
+            Self::Verifier { source } | Self::Run { source } => Some(source),
+            Self::Map { source, .. } => Some(source),
+            Self::NotBpffs { .. } | Self::Rows { .. } | Self::Option { .. } => None,
+        }
+    }
+}
+
+impl Error {
+    /// A failure of `step`, told apart by whether the kernel lacks a right or a feature.
+    pub(crate) fn load(step: &'static str, source: EbpfError) -> Self {
+        if is_permission(&source) {
+            return Self::Rights { step, source: Box::new(source) };
+        }
+        Self::Load { source: Box::new(source) }
+    }
+
+    pub(crate) fn verifier(source: ProgramError) -> Self {
+        if is_permission(&source) {
+            return Self::Rights { step: "loading the program", source: Box::new(source) };
+        }
+        Self::Verifier { source: Box::new(source) }
+    }
+
+    pub(crate) fn attach(interface: &str, source: impl StdError + Send + Sync + 'static) -> Self {
+        if is_permission(&source) {
+            return Self::Rights { step: "attaching the program", source: Box::new(source) };
+        }
+        Self::Attach { interface: interface.to_owned(), source: Box::new(source) }
+    }
+
+    pub(crate) fn map(map: &'static str) -> impl FnOnce(MapError) -> Self {
+        move |source| Self::Map { map, source: Box::new(source) }
+    }
+}
+
+/// Whether an EPERM or EACCES is at the bottom of the chain. The verifier says EACCES too, for a program that it does
+/// not like, but then it leaves a log; the caller asks for maps first, where EPERM is what a missing right looks like.
+fn is_permission(error: &(dyn StdError + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(io) = error.downcast_ref::<io::Error>() {
+            return io.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error());
+        }
+        next = error.source();
+    }
+    false
+}

@@ -1,0 +1,251 @@
+//! Load, attach, replace, detach, and run on a packet.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use aya::maps::{Array, MapData};
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::xdp::{Xdp, XdpLink, XdpMode};
+use aya::{Ebpf, EbpfLoader, TestRun, TestRunOptions};
+
+use crate::map::{self, Maps, Plain};
+use crate::{Error, LoadOptions, Result};
+
+/// Compiled by build.rs from l4/xdp.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/shard_l4.bpf.o"));
+
+/// Name of the program in the object.
+const PROGRAM: &str = "shard_l4";
+
+/// How a program shall be attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Native if the driver can, generic otherwise.
+    #[default]
+    Auto,
+    /// In the driver.
+    Native,
+    /// In the network stack: works on every interface, at a multiple of the cost.
+    Generic,
+}
+
+/// How a program was attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// [`Mode::Native`] or [`Mode::Generic`]; [`Mode::Auto`] when an existing link kept its mode.
+    pub mode: Mode,
+    /// Took the place of a running program, without a packet lost between the two.
+    pub replaced: bool,
+}
+
+/// Size of the loaded program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// BPF instructions after the verifier's rewriting.
+    pub instructions: u32,
+    /// Bytes of machine code; 0 when the kernel does not tell.
+    pub machine_bytes: u32,
+}
+
+/// Result of [`Program::run`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// The XDP action: 1 drop, 2 pass, 3 transmit.
+    pub action: u32,
+    /// The frame as the program left it.
+    pub frame: Vec<u8>,
+    /// Mean time of one round.
+    pub duration: Duration,
+}
+
+/// The loaded program with its maps.
+pub struct Program {
+    ebpf: Ebpf,
+    maps: Maps,
+    pin_dir: Option<PathBuf>,
+}
+
+/// Whether this kernel lets this process load BPF programs.
+///
+/// # Errors
+///
+/// The reason why not, such as [`Error::Rights`].
+pub fn probe() -> Result<()> {
+    let map = Array::<MapData, u32>::create(1, 0);
+    map.map(drop).map_err(|source| Error::load("making a map", source.into()))
+}
+
+impl Program {
+    /// Loads the program and makes its maps, or takes over those that are pinned. Nothing is attached yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Option`] for options out of range, [`Error::NotBpffs`] or [`Error::Pin`] for the pin folder,
+    /// [`Error::Rights`], [`Error::Load`] or [`Error::Verifier`] when the kernel refuses.
+    pub fn load(options: &LoadOptions) -> Result<Self> {
+        let config = Plain(options.config()?);
+        probe()?;
+        let mut loader = EbpfLoader::new();
+        loader.override_global("config", &config, true);
+        loader.map_max_entries("flows", options.flows_max);
+        if let Some(pin_dir) = &options.pin_dir {
+            let folder = map::make_map_folder(pin_dir)?;
+            for name in map::NAMES {
+                loader.map_pin_path(name, folder.join(name));
+            }
+        }
+        let mut ebpf = loader.load(OBJECT).map_err(|source| Error::load("making the maps", source))?;
+        xdp(&mut ebpf)?.load().map_err(Error::verifier)?;
+        let maps = Maps::of(&mut ebpf)?;
+        Ok(Self { ebpf, maps, pin_dir: options.pin_dir.clone() })
+    }
+
+    /// The program's maps.
+    pub const fn maps(&mut self) -> &mut Maps {
+        &mut self.maps
+    }
+
+    /// Attaches to an interface of this network namespace. Where a pinned link exists, the program in it is replaced
+    /// in one step. Without a pin folder the attachment ends with this value.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Attach`] when the interface does not exist or carries another XDP program; [`Error::Rights`].
+    pub fn attach(&mut self, interface: &str, mode: Mode) -> Result<Attached> {
+        let pin = self.pin_dir.as_ref().map(|folder| link_pin(folder, interface));
+        let program = xdp(&mut self.ebpf)?;
+        if let Some(pin) = pin.as_deref().filter(|pin| pin.exists()) {
+            if replace(program, pin, interface)? {
+                return Ok(Attached { mode: Mode::Auto, replaced: true });
+            }
+            // The interface that the link belonged to is gone; its name is a new one's.
+            std::fs::remove_file(pin)
+                .map_err(|source| Error::Pin { path: pin.to_owned(), source: Box::new(source) })?;
+        }
+        let attempt = |program: &mut Xdp, mode| program.attach(interface, mode);
+        let (id, mode) = match mode {
+            Mode::Native => (attempt(program, XdpMode::Driver), Mode::Native),
+            Mode::Generic => (attempt(program, XdpMode::Skb), Mode::Generic),
+            Mode::Auto => match attempt(program, XdpMode::Driver) {
+                Ok(id) => (Ok(id), Mode::Native),
+                Err(_native) => (attempt(program, XdpMode::Skb), Mode::Generic),
+            },
+        };
+        let id = id.map_err(|source| Error::attach(interface, source))?;
+        if let Some(pin) = pin {
+            let link = program.take_link(id).map_err(|source| Error::attach(interface, source))?;
+            let link = FdLink::try_from(link).map_err(|source| Error::attach(interface, source))?;
+            link.pin(&pin).map_err(|source| Error::Pin { path: pin, source: Box::new(source) })?;
+        }
+        Ok(Attached { mode, replaced: false })
+    }
+
+    /// Runs the program on a frame, `repeat` times. The kernel does not restore the frame between rounds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Run`] when the kernel refuses the frame, such as one shorter than an Ethernet header.
+    pub fn run(&self, frame: &[u8], repeat: u32) -> Result<Ran> {
+        /// Room for what the program may add.
+        const ROOM_BYTES: usize = 256;
+        let mut out = vec![0; frame.len() + ROOM_BYTES];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut out),
+            repeat,
+            ..TestRunOptions::default()
+        };
+        let run = |source| Error::Run { source: Box::new(source) };
+        let program =
+            self.ebpf.program(PROGRAM).ok_or(aya::programs::ProgramError::NotLoaded).map_err(run)?;
+        let program: &Xdp = program.try_into().map_err(run)?;
+        let result = program.test_run(options).map_err(run)?;
+        out.truncate(usize::try_from(result.data_size_out).unwrap_or(usize::MAX));
+        Ok(Ran { action: result.return_value, frame: out, duration: result.duration })
+    }
+
+    /// How large the loaded program is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verifier`] when the kernel does not describe it.
+    pub fn size(&mut self) -> Result<Size> {
+        /// Bytes of one BPF instruction.
+        const INSTRUCTION_BYTES: u32 = 8;
+        let info = xdp(&mut self.ebpf)?.info().map_err(Error::verifier)?;
+        Ok(Size {
+            instructions: info.size_translated().unwrap_or(0) / INSTRUCTION_BYTES,
+            machine_bytes: info.size_jitted(),
+        })
+    }
+}
+
+/// Detaches the pinned link of an interface; says whether there was one.
+///
+/// # Errors
+///
+/// [`Error::Pin`] when the link cannot be opened or its pin not be removed.
+pub fn detach(pin_dir: &Path, interface: &str) -> Result<bool> {
+    let pin = link_pin(pin_dir, interface);
+    if !pin.exists() {
+        return Ok(false);
+    }
+    let pinned = open_link(&pin)?;
+    // The kernel detaches when the last reference, which this is, goes.
+    pinned.unpin().map(|_link| true).map_err(|source| Error::Pin { path: pin, source: Box::new(source) })
+}
+
+/// The interfaces with a pinned link.
+///
+/// # Errors
+///
+/// [`Error::Pin`] when the folder cannot be read.
+pub fn attached(pin_dir: &Path) -> Result<Vec<String>> {
+    let failed = |source| Error::Pin { path: pin_dir.to_owned(), source: Box::new(source) };
+    let entries = match std::fs::read_dir(pin_dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name();
+        names.extend(name.to_string_lossy().strip_prefix("link-").map(str::to_owned));
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn link_pin(pin_dir: &Path, interface: &str) -> PathBuf {
+    pin_dir.join(format!("link-{interface}"))
+}
+
+fn open_link(pin: &Path) -> Result<PinnedLink> {
+    PinnedLink::from_pin(pin).map_err(|source| Error::Pin { path: pin.to_owned(), source: Box::new(source) })
+}
+
+/// Puts `program` into the pinned link; `false` when the link's interface no longer exists.
+fn replace(program: &mut Xdp, pin: &Path, interface: &str) -> Result<bool> {
+    /// What the kernel says of a link whose interface went away.
+    const DEFUNCT: i32 = rustix::io::Errno::NOLINK.raw_os_error();
+    let link = FdLink::from(open_link(pin)?);
+    let link = XdpLink::try_from(link).map_err(|source| Error::attach(interface, source))?;
+    match program.attach_to_link(link) {
+        Ok(id) => {
+            // The pin keeps the link; only this handle closes.
+            program.take_link(id).map(drop).map_err(|source| Error::attach(interface, source))?;
+            Ok(true)
+        }
+        Err(aya::programs::ProgramError::SyscallError(error))
+            if error.io_error.raw_os_error() == Some(DEFUNCT) =>
+        {
+            Ok(false)
+        }
+        Err(source) => Err(Error::attach(interface, source)),
+    }
+}
+
+fn xdp(ebpf: &mut Ebpf) -> Result<&mut Xdp> {
+    let program = ebpf.program_mut(PROGRAM).ok_or(aya::programs::ProgramError::NotLoaded);
+    program.and_then(TryInto::try_into).map_err(Error::verifier)
+}

@@ -1,0 +1,222 @@
+// The layout that the XDP program and its user side share: map keys, values, constants.
+// l4/abi is the same in Rust; its test compiles this header and compares every size, offset and constant.
+//
+// Addresses and ports are in network order, all else in the host's. An IPv4 address in 16 bytes is v4-mapped
+// (::ffff:a.b.c.d, RFC 4291 section 2.5.5.2).
+#pragma once
+
+#include <linux/types.h>
+
+#define ABI_VERSION 1
+
+// Bounds. A VIP and an owner are named by their index; index 0 means "none" in both.
+#define VIPS_MAX 512
+#define OWNERS_MAX 4096
+#define TABLE_ROWS 65537
+#define PAGE_ROWS 1024
+#define TABLE_PAGES 65
+#define RULES_MAX 16384
+#define TRUSTED_MAX 1024
+#define SERVER_IDS_MAX 16384
+#define QUIC_CONFIGS 8
+
+// A VIP is found by one of these two keys; port 0 answers for all ports without a VIP of their own.
+struct vip4_key {
+	__be32 address;
+	__be16 port;
+	__u8 protocol;
+	__u8 zero;
+};
+
+struct vip6_key {
+	__u8 address[16];
+	__be16 port;
+	__u8 protocol;
+	__u8 zero;
+};
+
+// struct vip.flags
+#define VIP_GUE 1u             // encapsulate in GUE (UDP) instead of IPIP
+#define VIP_HASH_ADDRESSES 2u  // flows are hashed by addresses and protocol alone; the only VIPs that take fragments
+#define VIP_RULES 4u           // drop rules exist: look them up
+#define VIP_QUIC 8u            // UDP is routed by connection id
+#define VIP_ECHO 16u           // ICMP echo requests are answered here
+
+struct vip {
+	__u32 id; // 1 .. VIPS_MAX - 1: index into tables, vip_counts, rescue_counts
+	__u32 flags;
+};
+
+// struct owner.flags
+#define OWNER_USED 1u  // the index means something
+#define OWNER_LOCAL 2u // this host: pass up, do not encapsulate
+#define OWNER_V6 4u    // the tunnel's address is IPv6
+
+struct owner {
+	__u32 flags;
+	__u32 zero;
+	__u8 address[16]; // where encapsulated packets go
+};
+
+// One row of a VIP's table: who owns the flows that hash here, and who owned them before the last change.
+struct row {
+	__u16 current;
+	__u16 previous; // = current while no change drains
+};
+
+// Row i stands in element i / PAGE_ROWS of a VIP's inner map. Publishing a table is one update of `tables`.
+struct table_page {
+	__u32 version; // counts changes, from 1; the same in all pages
+	struct row rows[PAGE_ROWS];
+};
+
+// Keyed by the 64-bit flow hash.
+struct flow {
+	__u32 seen; // kernel ticks (jiffies), lower half
+	__u16 owner;
+	__u16 vip;
+};
+
+// One packet, one decision; INSERTS_CAPPED and RULE_EXPIRED are remarks beside a decision.
+enum decision {
+	DECISION_NOT_OURS,          // passed: not for a VIP (counted at VIP 0)
+	DECISION_FORWARD_FLOW,      // encapsulated: the flow table knew the owner
+	DECISION_FORWARD_NEW,       // encapsulated: by row, and remembered
+	DECISION_FORWARD_STATELESS, // encapsulated: by row, not remembered
+	DECISION_FORWARD_QUIC,      // encapsulated: by the connection id's server id
+	DECISION_FORWARD_ICMP,      // encapsulated: an ICMP error, by the flow that it quotes
+	DECISION_LOCAL,             // passed: this host is the owner
+	DECISION_DECAPSULATED,      // passed: arrived encapsulated, belongs here
+	DECISION_RESCUED,           // sent to the previous owner: no socket here
+	DECISION_RESCUE_ARRIVED,    // passed: came from the present owner, and its socket is here
+	DECISION_RESET,             // passed: no socket here and nobody else to ask; the kernel resets
+	DECISION_ECHO_ANSWERED,     // ICMP echo answered
+	DECISION_TOO_BIG_SENT,      // ICMP frag-needed or packet-too-big sent to the client
+	DECISION_TOO_BIG_DROPPED,   // dropped: too big, and no ICMP may be sent (no DF, or too many of them)
+	DECISION_DROP_RULE,         // dropped by a rule
+	DECISION_DROP_BAD,          // dropped: truncated or contradictory headers
+	DECISION_DROP_FRAGMENT,     // dropped: a fragment for a VIP that does not take them
+	DECISION_DROP_OPTIONS,      // dropped: IPv4 options or IPv6 extension headers
+	DECISION_DROP_UNTRUSTED,    // dropped: encapsulated, from a source that may not
+	DECISION_DROP_INNER,        // dropped: encapsulated, but not a packet for a VIP (nested tunnels too)
+	DECISION_DROP_NO_OWNER,     // dropped: the row or its owner is empty
+	DECISION_DROP_ERROR,        // dropped: a helper failed
+	DECISION_COOKIE_SENT,       // SYN answered with a cookie
+	DECISION_DROP_COOKIE,       // dropped: ACK with a wrong cookie
+	DECISION_INSERT_CAPPED,     // remark: not remembered, because this CPU's inserts are used up
+	DECISION_RULE_EXPIRED,      // remark: a rule matched but its time is over
+	DECISIONS,                  // how many
+};
+
+// Per CPU, one for each VIP.
+struct vip_counts {
+	__u64 packets[32]; // by enum decision
+	__u64 forwarded_bytes;
+};
+
+// Per CPU, one for each owner.
+struct owner_counts {
+	__u64 packets;
+	__u64 bytes;
+};
+
+// Per CPU, one for each VIP: second chances since the table `version` was first seen by that CPU.
+struct rescue_counts {
+	__u64 version;
+	__u64 rescued;
+	__u64 reset;
+};
+
+// Longest-prefix key of encapsulation sources; prefix_bits counts within 128.
+struct prefix_key {
+	__u32 prefix_bits;
+	__u8 address[16];
+};
+
+// Longest-prefix key of drop rules; prefix_bits = 32 (the VIP's id is always matched) + bits within 128.
+struct rule_key {
+	__u32 prefix_bits;
+	__u32 vip;
+	__u8 address[16];
+};
+
+struct rule {
+	__u64 expires_ns;    // CLOCK_MONOTONIC; 0 = never
+	__u32 packets_per_s; // what passes each second, over all CPUs; 0 = nothing
+	__u32 window_s;      // the program's: the second that `used` counts
+	__u32 used;          // the program's
+	__u32 zero;
+	__u64 dropped;       // the program's
+};
+
+// QUIC-LB: one configuration for each VIP and each config rotation codepoint, at index vip * QUIC_CONFIGS + codepoint.
+#define QUIC_UNUSED 0
+#define QUIC_PLAIN 1
+#define QUIC_ENCRYPTED 2 // single pass: server id + nonce = 16 bytes, AES-128-ECB
+
+struct quic_config {
+	__u8 form;
+	__u8 server_id_bytes; // 1 .. 15
+	__u8 nonce_bytes;
+	__u8 zero;
+	__u32 round_keys[44]; // AES-128 key schedule of the encrypted form
+};
+
+struct server_id_key {
+	__u32 vip;
+	__u8 config;
+	__u8 bytes; // length of the id
+	__u8 zero[2];
+	__u8 id[16]; // zero-padded
+};
+
+// The one element of `settings`: what may change while the program runs.
+struct settings {
+	__u32 trace_one_in; // sample one decision in N; 0 = off
+	__u32 any_port;     // nonzero while a VIP with port 0 exists: a second lookup pays
+};
+
+// One sampled decision in the ring buffer `trace`.
+struct trace_event {
+	__u64 time_ns; // CLOCK_MONOTONIC
+	__u64 flow;    // hash
+	__u32 vip;
+	__u16 decision;
+	__u16 owner;
+	__u8 source[16];
+	__u8 destination[16];
+	__be16 source_port;
+	__be16 destination_port;
+	__u8 protocol;
+	__u8 zero;
+	__u16 packet_bytes;
+};
+
+// Per CPU, the one element of `budgets`: what this CPU may still do in this window.
+struct budgets {
+	__u32 insert_window;
+	__u32 inserts;
+	__u32 icmp_window;
+	__u32 icmp;
+};
+
+// Constants of one load of the program (`.rodata`); a replaced program brings its own.
+#define HASH_KEYS 12
+struct config {
+	__u64 hash_a[HASH_KEYS]; // keys of the flow hash, two independent lanes
+	__u64 hash_b[HASH_KEYS];
+	__be32 own4;             // this host's tunnel addresses; 0 = none
+	__u32 mtu_bytes;         // of the link towards the owners: the largest outer packet
+	__u8 own6[16];
+	__u32 flow_idle_ticks;
+	__u32 window_ticks;      // length of a budget's window: one second
+	__u32 inserts_per_window;
+	__u32 icmp_per_window;
+};
+
+// A rescued packet carries this in its outer header, so that it is never rescued again: the IPv4 identification (the
+// outer packet has DF, so the field is free, RFC 6864 section 4.1) or the IPv6 flow label.
+#define RESCUE_MARK4 0x5ec0
+#define RESCUE_MARK6 0x5ec0d
+
+#define GUE_PORT 6080 // RFC-less, IANA "gue"; draft-ietf-intarea-gue section 3
