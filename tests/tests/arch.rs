@@ -14,10 +14,13 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("http-wire", &[]),
     ("tls", &[]),
     ("control-api", &[]),
+    ("l4-abi", &[]),
+    ("l4-load", &["l4-abi"]),
+    ("l4-steer", &["l4-abi"]),
     ("http-balance", &[]),
     ("http-gateway", &["http-wire"]),
     ("http-proxy", &["core-runtime", "http-wire", "http-balance", "http-gateway", "tls", "control-api"]),
-    ("control-config", &["control-api"]),
+    ("control-config", &["control-api", "l4-abi", "l4-steer"]),
     (
         "http-daemon",
         &["core-runtime", "http-wire", "http-gateway", "http-proxy", "tls", "control-api", "control-config"],
@@ -47,6 +50,7 @@ const UNSAFE_MODULES: &[&str] = &[
     "core-runtime/src/sys.rs",
     "core-runtime/src/task_waker.rs",
     "tls/src/locked.rs",
+    "l4/load/src/map/pod.rs",
     // Reads the allocator's own counters.
     "tls/tests/idle_memory.rs",
 ];
