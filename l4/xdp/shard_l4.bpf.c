@@ -149,8 +149,7 @@ static __always_inline int steer(struct xdp_md *ctx, struct packet *p, enum arri
 	return forward(ctx, p, vip, hash, &choice, MARK_NONE);
 }
 
-SEC("xdp")
-int shard_l4(struct xdp_md *ctx)
+static __always_inline int run(struct xdp_md *ctx)
 {
 	struct packet p = {};
 	struct choice none = {};
@@ -166,6 +165,19 @@ int shard_l4(struct xdp_md *ctx)
 		return leave(&p, 0, 0, &none, DECISION_DROP_INNER, XDP_DROP);
 	parse(&p, start_of(ctx), end_of(ctx));
 	return steer(ctx, &p, arrival);
+}
+
+SEC("xdp")
+int shard_l4(struct xdp_md *ctx)
+{
+	return run(ctx);
+}
+
+// Never attached: the user side runs it to learn the ticks that flows are stamped with.
+SEC("socket")
+int ticks(struct __sk_buff *skb)
+{
+	return now_ticks();
 }
 
 // bpf_tcp_check_syncookie is for programs under the GPL; hence the second licence of this folder.

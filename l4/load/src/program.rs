@@ -61,6 +61,7 @@ pub struct Ran {
 /// The loaded program with its maps.
 pub struct Program {
     ebpf: Ebpf,
+    program: &'static str,
     maps: Maps,
     pin_dir: Option<PathBuf>,
 }
@@ -83,21 +84,39 @@ impl Program {
     /// [`Error::Option`] for options out of range, [`Error::NotBpffs`] or [`Error::Pin`] for the pin folder,
     /// [`Error::Rights`], [`Error::Load`] or [`Error::Verifier`] when the kernel refuses.
     pub fn load(options: &LoadOptions) -> Result<Self> {
+        Self::load_object(options, OBJECT, PROGRAM, &[])
+    }
+
+    /// The same with another object that has these maps, such as the bench's wrapped program: `program` in it is what
+    /// is attached and run, `constants` are further ones of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Program::load`].
+    pub fn load_object(
+        options: &LoadOptions,
+        object: &[u8],
+        program: &'static str,
+        constants: &[(&str, u32)],
+    ) -> Result<Self> {
         let config = Plain(options.config()?);
         probe()?;
         let mut loader = EbpfLoader::new();
         loader.override_global("config", &config, true);
         loader.map_max_entries("flows", options.flows_max);
+        for (name, value) in constants {
+            loader.override_global(name, value, true);
+        }
         if let Some(pin_dir) = &options.pin_dir {
             let folder = map::make_map_folder(pin_dir)?;
             for name in map::NAMES {
                 loader.map_pin_path(name, folder.join(name));
             }
         }
-        let mut ebpf = loader.load(OBJECT).map_err(|source| Error::load("making the maps", source))?;
-        xdp(&mut ebpf)?.load().map_err(Error::verifier)?;
-        let maps = Maps::of(&mut ebpf)?;
-        Ok(Self { ebpf, maps, pin_dir: options.pin_dir.clone() })
+        let mut ebpf = loader.load(object).map_err(|source| Error::load("making the maps", source))?;
+        xdp(&mut ebpf, program)?.load().map_err(Error::verifier)?;
+        let maps = Maps::of(&mut ebpf, options.pin_dir.as_deref())?;
+        Ok(Self { ebpf, program, maps, pin_dir: options.pin_dir.clone() })
     }
 
     /// The program's maps.
@@ -113,7 +132,7 @@ impl Program {
     /// [`Error::Attach`] when the interface does not exist or carries another XDP program; [`Error::Rights`].
     pub fn attach(&mut self, interface: &str, mode: Mode) -> Result<Attached> {
         let pin = self.pin_dir.as_ref().map(|folder| link_pin(folder, interface));
-        let program = xdp(&mut self.ebpf)?;
+        let program = xdp(&mut self.ebpf, self.program)?;
         if let Some(pin) = pin.as_deref().filter(|pin| pin.exists()) {
             if replace(program, pin, interface)? {
                 return Ok(Attached { mode: Mode::Auto, replaced: true });
@@ -157,7 +176,7 @@ impl Program {
         };
         let run = |source| Error::Run { source: Box::new(source) };
         let program =
-            self.ebpf.program(PROGRAM).ok_or(aya::programs::ProgramError::NotLoaded).map_err(run)?;
+            self.ebpf.program(self.program).ok_or(aya::programs::ProgramError::NotLoaded).map_err(run)?;
         let program: &Xdp = program.try_into().map_err(run)?;
         let result = program.test_run(options).map_err(run)?;
         out.truncate(usize::try_from(result.data_size_out).unwrap_or(usize::MAX));
@@ -172,7 +191,7 @@ impl Program {
     pub fn size(&mut self) -> Result<Size> {
         /// Bytes of one BPF instruction.
         const INSTRUCTION_BYTES: u32 = 8;
-        let info = xdp(&mut self.ebpf)?.info().map_err(Error::verifier)?;
+        let info = xdp(&mut self.ebpf, self.program)?.info().map_err(Error::verifier)?;
         Ok(Size {
             instructions: info.size_translated().unwrap_or(0) / INSTRUCTION_BYTES,
             machine_bytes: info.size_jitted(),
@@ -245,7 +264,7 @@ fn replace(program: &mut Xdp, pin: &Path, interface: &str) -> Result<bool> {
     }
 }
 
-fn xdp(ebpf: &mut Ebpf) -> Result<&mut Xdp> {
-    let program = ebpf.program_mut(PROGRAM).ok_or(aya::programs::ProgramError::NotLoaded);
+fn xdp<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
+    let program = ebpf.program_mut(name).ok_or(aya::programs::ProgramError::NotLoaded);
     program.and_then(TryInto::try_into).map_err(Error::verifier)
 }

@@ -1,5 +1,6 @@
 //! The maps by their meaning. All calls are system calls; nothing is cached.
 
+mod clock;
 mod pod;
 mod typed;
 
@@ -19,6 +20,7 @@ use l4_abi::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
+use clock::Clock;
 pub(crate) use pod::Plain;
 use typed::Typed;
 
@@ -59,11 +61,13 @@ const ADDRESS_ENTRY: u8 = 0;
 /// All maps of one program.
 pub struct Maps {
     maps: Typed,
+    clock: Clock,
 }
 
 impl Maps {
-    pub(crate) fn of(ebpf: &mut Ebpf) -> Result<Self> {
-        Ok(Self { maps: Typed::new(|name| ebpf.take_map(name).ok_or(MapError::ElementNotFound))? })
+    pub(crate) fn of(ebpf: &mut Ebpf, pin_dir: Option<&Path>) -> Result<Self> {
+        let clock = Clock::of(ebpf, pin_dir.map(map_folder).as_deref())?;
+        Ok(Self { maps: Typed::new(|name| ebpf.take_map(name).ok_or(MapError::ElementNotFound))?, clock })
     }
 
     /// Opens pinned maps, such as those that a daemon made.
@@ -74,7 +78,7 @@ impl Maps {
     pub fn open(pin_dir: &Path) -> Result<Self> {
         let folder = map_folder(pin_dir);
         let maps = Typed::new(|name| Map::from_map_data(MapData::from_pin(folder.join(name))?))?;
-        Ok(Self { maps })
+        Ok(Self { maps, clock: Clock::open(&folder)? })
     }
 
     /// Adds or changes a VIP.
@@ -388,15 +392,12 @@ impl Maps {
     }
 
     /// Time since a flow's last packet, to about 64 ticks.
-    #[must_use]
-    pub fn flow_age(flow: &Flow) -> Duration {
-        // The kernel starts its ticks five minutes before zero (INITIAL_JIFFIES), in 32 bits.
-        let since_boot = u128::from(monotonic_ns()) / options::tick().as_nanos();
-        let start = 0_u32.wrapping_sub(options::ticks(Duration::from_secs(300)));
-        let now = start.wrapping_add(u32::try_from(since_boot & u128::from(u32::MAX)).unwrap_or(0));
-        let age = now.wrapping_sub(flow.seen);
-        // The two clocks differ by a tick or two: a flow seen "in the future" was seen now.
-        if age > u32::MAX / 2 { Duration::ZERO } else { options::tick() * age }
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Run`] when the kernel does not tell its ticks.
+    pub fn flow_age(&self, flow: &Flow) -> Result<Duration> {
+        Ok(options::tick() * self.clock.ticks()?.wrapping_sub(flow.seen))
     }
 
     /// Hands over the sampled decisions that have come since the last call, and says how many.

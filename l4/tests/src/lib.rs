@@ -1,0 +1,39 @@
+//! What the tests and the bench of the XDP program share: frames made byte by byte, and a rig that holds one loaded
+//! program with a small fleet in its maps.
+//!
+//! Where the kernel refuses BPF the tests are skipped, each with a line on standard error and the count so far.
+
+pub mod frame;
+pub mod rig;
+
+use std::io::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub use frame::{Packet, VLAN};
+pub use rig::Rig;
+
+static SKIPPED: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether BPF may be used; says loudly that `test` is skipped if not.
+#[must_use]
+pub fn may_run(test: &str) -> bool {
+    let Err(error) = l4_load::probe() else { return true };
+    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+    // Straight to the descriptor: the test harness would swallow the output of a test that passes.
+    let line = format!("SKIPPED {test}: {error} ({count} skipped in this binary so far)\n");
+    std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
+    false
+}
+
+/// Reports the whole chain of an error.
+#[must_use]
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(error) = next {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        next = error.source();
+    }
+    text
+}
