@@ -32,7 +32,7 @@ struct vip6_key {
 	__u8 address[16];
 	__be16 port;
 	__u8 protocol;
-	__u8 zero;
+	__u8 zero[5];
 };
 
 // struct vip.flags
@@ -43,8 +43,37 @@ struct vip6_key {
 #define VIP_ECHO 16u           // ICMP echo requests are answered here
 
 struct vip {
-	__u32 id; // 1 .. VIPS_MAX - 1: index into tables, vip_counts, rescue_counts
+	__u32 id; // 1 .. VIPS_MAX - 1: index into tables, vip_counts, rescue_counts; 0 = the slot is empty
 	__u32 flags;
+};
+
+// VIPs stand in buckets of an array, at the bucket that a multiplication of the key names: an array look-up is a few
+// instructions, a hash map's a call of 17 ns. A key that finds its bucket full stands in one of the next ones; a bucket
+// that is not full ends the search. Only the last slot is asked for that, so that slots are filled from the first on.
+#define VIP_BUCKETS 4096 // as a shift: 64 - 12
+#define VIP_BUCKET_SHIFT 52
+#define VIP_SLOTS 4
+#define VIP_PROBES 4
+#define VIP_MIX 0x9e3779b97f4a7c15ull
+#define VIP_MIX_SECOND 0xc2b2ae3d27d4eb4full
+#define VIP_MIX_THIRD 0x165667b19e3779f9ull
+
+struct vip4_slot {
+	struct vip4_key key;
+	struct vip vip;
+};
+
+struct vip6_slot {
+	struct vip6_key key;
+	struct vip vip;
+};
+
+struct vip4_bucket {
+	struct vip4_slot slots[VIP_SLOTS];
+};
+
+struct vip6_bucket {
+	struct vip6_slot slots[VIP_SLOTS];
 };
 
 // struct owner.flags
@@ -70,11 +99,20 @@ struct table_page {
 	struct row rows[PAGE_ROWS];
 };
 
-// Keyed by the 64-bit flow hash.
-struct flow {
-	__u32 seen; // kernel ticks (jiffies), lower half
-	__u16 owner;
-	__u16 vip;
+// The flow table: sets of eight flows in one cache line each, at the set that the flow hash's lower bits name. A flow
+// is one word, so that it is read and written whole: the hash's upper half, the owner, whether a second packet came,
+// and when the last one was seen.
+#define FLOW_WAYS 8
+#define FLOW_WAY_BITS 3
+#define FLOW_TAG_SHIFT 32
+#define FLOW_CONFIRMED (1u << 31)
+#define FLOW_OWNER_SHIFT 16
+#define FLOW_OWNER_MASK 0xfff
+#define FLOW_SEEN_MASK 0xffff
+#define FLOW_SEEN_TICKS_SHIFT 8 // `seen` counts units of 256 kernel ticks
+
+struct flow_set {
+	__u64 ways[FLOW_WAYS];
 };
 
 // One packet, one decision; INSERTS_CAPPED and RULE_EXPIRED are remarks beside a decision.
@@ -208,10 +246,12 @@ struct config {
 	__be32 own4;             // this host's tunnel addresses; 0 = none
 	__u32 mtu_bytes;         // of the link towards the owners: the largest outer packet
 	__u8 own6[16];
-	__u32 flow_idle_ticks;
+	__u32 flow_set_mask;     // number of flow sets, a power of two, less one
+	__u32 flow_idle_units;   // as `seen` counts
 	__u32 window_ticks;      // length of a budget's window: one second
 	__u32 inserts_per_window;
 	__u32 icmp_per_window;
+	__u32 zero;
 };
 
 // A rescued packet carries this in its outer header, so that it is never rescued again: the IPv4 identification (the

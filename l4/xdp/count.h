@@ -86,7 +86,7 @@ static __always_inline void map_address(const struct packet *p, const __u32 *add
 }
 
 // Never inlined: off by default, and its event would crowd the stack of the path that is on.
-static __noinline int trace_packet(const struct packet *p, __u64 flow, __u32 vip, __u32 owner_decision)
+__noinline int trace_packet(const struct packet *p, __u64 flow, __u32 vip, __u32 owner_decision)
 {
 	if (!p)
 		return 0;

@@ -42,7 +42,7 @@ static __always_inline void mark_congestion(void *inner, void *end, __u32 inner_
 }
 
 // Leaves the inner packet in a frame of its own and says how it came. `p` describes the outer packet.
-static __noinline int strip(struct xdp_md *ctx, const struct packet *p)
+__noinline int strip(struct xdp_md *ctx, const struct packet *p)
 {
 	if (!p)
 		return ARRIVED_BROKEN;

@@ -95,7 +95,7 @@ static __always_inline int too_big6(struct xdp_md *ctx, const struct packet *p, 
 }
 
 // Tells the client the largest packet that fits. An error never answers an error (RFC 1122 section 3.2.2).
-static __noinline int too_big(struct xdp_md *ctx, const struct packet *p, __u32 mtu)
+__noinline int too_big(struct xdp_md *ctx, const struct packet *p, __u32 mtu)
 {
 	if (!p || (p->kind != KIND_FLOW && p->kind != KIND_SYN) || !may_send_icmp())
 		return -1;
@@ -103,7 +103,7 @@ static __noinline int too_big(struct xdp_md *ctx, const struct packet *p, __u32 
 }
 
 // Turns an echo request into its answer in place. The checksum changes by the type alone (RFC 1624).
-static __noinline int answer_echo(struct xdp_md *ctx, const struct packet *p)
+__noinline int answer_echo(struct xdp_md *ctx, const struct packet *p)
 {
 	if (!p)
 		return -1;

@@ -9,27 +9,28 @@
 const volatile struct config config;
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, struct vip4_key);
-	__type(value, struct vip);
-	__uint(max_entries, VIPS_MAX * 8);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct vip4_bucket);
+	__uint(max_entries, VIP_BUCKETS);
+	__uint(map_flags, BPF_F_MMAPABLE);
 } vips4 SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, struct vip6_key);
-	__type(value, struct vip);
-	__uint(max_entries, VIPS_MAX * 8);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct vip6_bucket);
+	__uint(max_entries, VIP_BUCKETS);
+	__uint(map_flags, BPF_F_MMAPABLE);
 } vips6 SEC(".maps");
 
-// One LRU list for each CPU: an insert costs half as much as with the common list, and a flow's packets reach one CPU
-// anyhow as long as the card spreads by flow.
+// Mappable arrays begin on a page: each set is one cache line.
 struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__type(key, __u64);
-	__type(value, struct flow);
-	__uint(max_entries, 1 << 20);
-	__uint(map_flags, BPF_F_NO_COMMON_LRU);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct flow_set);
+	__uint(max_entries, 1 << 17);
+	__uint(map_flags, BPF_F_MMAPABLE);
 } flows SEC(".maps");
 
 // By sizes, not types: clang leaves types out of the BTF that only an inner map names.

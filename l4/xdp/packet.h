@@ -33,6 +33,8 @@ enum kind {
 	KIND_BAD,        // headers that contradict each other or the frame
 };
 
+// Passed by pointer to inlined functions, where clang keeps it in registers; functions that are not inlined get a
+// copy made at the call, lest all fields live in memory on the busy path too.
 struct packet {
 	__u32 source[4]; // IPv4: [0] alone
 	__u32 destination[4];

@@ -5,7 +5,7 @@
 
 // Whether this host has the connection that a packet (or an ICMP error's quote) belongs to. A listener alone is not
 // a connection, unless the ACK completes one of its SYN cookies.
-static __noinline int has_socket(struct xdp_md *ctx, const struct packet *p)
+__noinline int has_socket(struct xdp_md *ctx, const struct packet *p)
 {
 	if (!p)
 		return 1;
@@ -57,7 +57,8 @@ static __always_inline __u32 second_chance(struct xdp_md *ctx, const struct pack
 	// Nobody else can have it while no change drains, so that the lookup is not paid for.
 	if (arrival != ARRIVED_RESCUED && row.current == row.previous)
 		return here;
-	if (has_socket(ctx, p))
+	struct packet copy = *p;
+	if (has_socket(ctx, &copy))
 		return arrival == ARRIVED_RESCUED ? DECISION_RESCUE_ARRIVED : here;
 	choice->id = row.previous;
 	choice->owner = used_owner(row.previous);

@@ -5,7 +5,7 @@
 
 // Whether a rule drops the packet. A rate is counted over all CPUs in windows of one second; a packet or two too many
 // may pass when two CPUs open a window together.
-static __noinline int rule_drops(const struct packet *p, __u32 vip)
+__noinline int rule_drops(const struct packet *p, __u32 vip)
 {
 	if (!p)
 		return 0;

@@ -4,9 +4,6 @@
 #include "hash.h"
 #include "decap.h"
 
-// A flow's time stamp is written this seldom, so that a busy flow does not dirty its cache line with each packet.
-#define SEEN_STEP_TICKS 64
-
 struct choice {
 	const struct owner *owner; // 0: none
 	__u32 id;
@@ -27,22 +24,80 @@ static __always_inline const struct table_page *page_of(__u32 vip, __u32 row)
 	return table ? bpf_map_lookup_elem(table, &page) : 0;
 }
 
-// What the flow table knows, unless it slept too long or its owner is gone.
-static __always_inline int by_flow(struct choice *choice, __u64 hash)
+static __always_inline __u32 now_units(void)
 {
-	struct flow *flow = bpf_map_lookup_elem(&flows, &hash);
-	if (!flow)
+	return bpf_jiffies64() >> FLOW_SEEN_TICKS_SHIFT & FLOW_SEEN_MASK;
+}
+
+static __always_inline struct flow_set *set_of(__u64 hash)
+{
+	__u32 index = hash & config.flow_set_mask;
+	return bpf_map_lookup_elem(&flows, &index);
+}
+
+static __always_inline __u32 age_of(__u64 flow, __u32 now)
+{
+	return (now - (__u32)flow) & FLOW_SEEN_MASK;
+}
+
+// Writes into a flow that it is in use. Seldom: on its second packet, then about once a second, so that a busy flow does
+// not dirty its cache line.
+__noinline int touch(__u64 hash)
+{
+	struct flow_set *set = set_of(hash);
+	for (int i = 0; set && i < FLOW_WAYS; i++)
+		if (set->ways[i] >> FLOW_TAG_SHIFT == hash >> FLOW_TAG_SHIFT)
+			set->ways[i] = (set->ways[i] & ~(__u64)FLOW_SEEN_MASK) | FLOW_CONFIRMED | now_units();
+	return 0;
+}
+
+// What the flow table knows, unless it slept too long or its owner is gone. A set is searched without a branch, as a
+// bucket in vips.h.
+static __always_inline int by_flow(struct choice *choice, const struct packet *p, __u64 hash)
+{
+	struct flow_set *set = set_of(hash);
+	if (rare(!set))
 		return 0;
-	__u32 asleep = now_ticks() - flow->seen;
-	if (rare(asleep >= SEEN_STEP_TICKS)) {
-		if (asleep >= config.flow_idle_ticks)
-			return 0;
-		flow->seen += asleep;
+	__u64 tag = hash >> FLOW_TAG_SHIFT, flow = 0;
+	for (int i = 0; i < FLOW_WAYS; i++) {
+		__s64 difference = set->ways[i] >> FLOW_TAG_SHIFT ^ tag;
+		flow |= set->ways[i] & (__u64)((difference - 1) >> 63);
 	}
-	choice->id = flow->owner;
+	__u32 age = age_of(flow, now_units());
+	if (!(flow >> FLOW_OWNER_SHIFT & FLOW_OWNER_MASK) || rare(age >= config.flow_idle_units))
+		return 0;
+	if (rare(age || !(flow & FLOW_CONFIRMED)) && p->kind == KIND_FLOW)
+		touch(hash);
+	choice->id = flow >> FLOW_OWNER_SHIFT & FLOW_OWNER_MASK;
 	choice->owner = used_owner(choice->id);
 	choice->decision = DECISION_FORWARD_FLOW;
 	return choice->owner != 0;
+}
+
+// Takes the place of the same flow, else of an idle one, else of the one that is unconfirmed and oldest, else of the
+// oldest. A flood of SYNs therefore replaces its own kind and not the flows that carry data.
+__noinline int remember(__u64 hash, __u32 owner)
+{
+	struct flow_set *set = set_of(hash);
+	if (!set)
+		return -1;
+	__u32 now = now_units(), worst = 0;
+	for (__u32 i = 0; i < FLOW_WAYS; i++) {
+		__u64 flow = set->ways[i];
+		__u32 score = age_of(flow, now);
+		if (score >= config.flow_idle_units || !(flow >> FLOW_OWNER_SHIFT & FLOW_OWNER_MASK))
+			score = 3 << 16;
+		else if (!(flow & FLOW_CONFIRMED))
+			score |= 1 << 16;
+		if (flow >> FLOW_TAG_SHIFT == hash >> FLOW_TAG_SHIFT)
+			score = 4 << 16;
+		// The way's number travels in the score's low bits: the greatest word names the victim.
+		score = score << FLOW_WAY_BITS | i;
+		worst = score > worst ? score : worst;
+	}
+	__u32 victim = worst % FLOW_WAYS;
+	set->ways[victim] = (hash >> FLOW_TAG_SHIFT << FLOW_TAG_SHIFT) | owner << FLOW_OWNER_SHIFT | now;
+	return 0;
 }
 
 // The row's present owner. The flow is remembered if it begins here or if nobody else can have it: remembering the
@@ -64,7 +119,6 @@ static __always_inline void by_row(struct choice *choice, const struct packet *p
 		count(vip->id, DECISION_INSERT_CAPPED);
 		return;
 	}
-	struct flow flow = { .seen = now_ticks(), .owner = row.current, .vip = vip->id };
-	if (!bpf_map_update_elem(&flows, &hash, &flow, BPF_ANY))
+	if (!remember(hash, row.current))
 		choice->decision = DECISION_FORWARD_NEW;
 }

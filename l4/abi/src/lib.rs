@@ -50,6 +50,28 @@ pub const OWNER_LOCAL: u32 = 2;
 /// [`Owner::flags`]: the tunnel's address is IPv6.
 pub const OWNER_V6: u32 = 4;
 
+/// Buckets of a family's VIPs.
+pub const VIP_BUCKETS: u32 = 4096;
+/// Shift that leaves a bucket's index of a 64-bit product.
+pub const VIP_BUCKET_SHIFT: u32 = 52;
+/// VIPs in one bucket.
+pub const VIP_SLOTS: usize = 4;
+/// Buckets that are searched for a key.
+pub const VIP_PROBES: u32 = 4;
+/// Multiplier of a VIP's key, and of the first eight bytes of an IPv6 one.
+pub const VIP_MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+/// Multiplier of the second eight bytes.
+pub const VIP_MIX_SECOND: u64 = 0xc2b2_ae3d_27d4_eb4f;
+/// Multiplier of port and protocol.
+pub const VIP_MIX_THIRD: u64 = 0x1656_67b1_9e37_79f9;
+
+/// Flows in one set of the flow table.
+pub const FLOW_WAYS: usize = 8;
+/// Bits of an owner in a flow.
+pub const FLOW_OWNER_MASK: u16 = 0xfff;
+/// `seen` counts units of two to this many kernel ticks.
+pub const FLOW_SEEN_TICKS_SHIFT: u32 = 8;
+
 /// Keys of one lane of the flow hash.
 pub const HASH_KEYS: usize = 12;
 

@@ -3,7 +3,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::{HASH_KEYS, OWNER_LOCAL, OWNER_USED, OWNER_V6, PAGE_ROWS};
+use crate::{
+    FLOW_OWNER_MASK, FLOW_WAYS, HASH_KEYS, OWNER_LOCAL, OWNER_USED, OWNER_V6, PAGE_ROWS, VIP_BUCKET_SHIFT,
+    VIP_MIX, VIP_MIX_SECOND, VIP_MIX_THIRD, VIP_SLOTS,
+};
 
 /// IP protocol number of TCP.
 pub const TCP: u8 = 6;
@@ -29,7 +32,7 @@ pub struct Vip6Key {
     /// Network order.
     pub port: [u8; 2],
     pub protocol: u8,
-    pub zero: u8,
+    pub zero: [u8; 5],
 }
 
 /// A VIP's value: its index and `VIP_*` flags.
@@ -39,6 +42,22 @@ pub struct Vip {
     /// 1 .. [`crate::VIPS_MAX`] − 1: index into `tables`, `vip_counts`, `rescue_counts`. Several keys may share it.
     pub id: u32,
     pub flags: u32,
+}
+
+/// A VIP in its bucket.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VipSlot<K> {
+    pub key: K,
+    /// Id 0 = the slot is empty.
+    pub vip: Vip,
+}
+
+/// Slots of one bucket, filled from the first on; `l4/xdp/abi.h` says how a key is searched.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VipBucket<K> {
+    pub slots: [VipSlot<K>; VIP_SLOTS],
 }
 
 /// A proxy that owns flows, at its index in `owners`. An index that was in use must not be given to another proxy
@@ -88,14 +107,37 @@ pub struct TablePage {
     pub rows: [Row; PAGE_ROWS],
 }
 
-/// What the flow table knows of a flow; its key is the 64-bit flow hash.
+/// One set of the flow table: eight flows, a word each. Flow h stands in set h mod the number of sets.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowSet {
+    pub ways: [u64; FLOW_WAYS],
+}
+
+/// What the flow table knows of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Kernel ticks (jiffies) of the last packet or so, lower half.
-    pub seen: u32,
     pub owner: u16,
-    pub vip: u16,
+    /// A second packet came; unconfirmed flows are replaced first.
+    pub confirmed: bool,
+    /// Units of 2^[`FLOW_SEEN_TICKS_SHIFT`] kernel ticks, lower 16 bits.
+    pub seen: u16,
+}
+
+impl FlowSet {
+    /// The flows of this set, each with the upper half of its hash.
+    pub fn flows(&self) -> impl Iterator<Item = (u32, Flow)> {
+        self.ways.iter().filter_map(|way| {
+            let [a, b, c, d, owner_high, owner_low, seen_high, seen_low] = way.to_be_bytes();
+            let flags = u16::from_be_bytes([owner_high, owner_low]);
+            let flow = Flow {
+                owner: flags & FLOW_OWNER_MASK,
+                confirmed: flags & (1 << 15) != 0,
+                seen: u16::from_be_bytes([seen_high, seen_low]),
+            };
+            (flow.owner != 0).then_some((u32::from_be_bytes([a, b, c, d]), flow))
+        })
+    }
 }
 
 /// What became of a packet. The last two are remarks beside a decision.
@@ -284,6 +326,20 @@ pub struct QuicConfig {
     pub round_keys: [u32; 44],
 }
 
+impl QuicConfig {
+    /// A codepoint that is not in use: such connection ids are hashed.
+    #[must_use]
+    pub const fn unused() -> Self {
+        Self { form: QUIC_UNUSED, server_id_bytes: 0, nonce_bytes: 0, zero: 0, round_keys: [0; 44] }
+    }
+
+    /// The plaintext form: 1 – 15 bytes of server id, at least 4 of nonce, together at most 19.
+    #[must_use]
+    pub const fn plain(server_id_bytes: u8, nonce_bytes: u8) -> Self {
+        Self { form: QUIC_PLAIN, server_id_bytes, nonce_bytes, ..Self::unused() }
+    }
+}
+
 /// Key of `server_ids`, whose value is an owner's index.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -343,11 +399,15 @@ pub struct Config {
     pub mtu_bytes: u32,
     /// This host's IPv6 tunnel address; zero = none.
     pub own6: [u8; 16],
-    pub flow_idle_ticks: u32,
+    /// Number of flow sets, a power of two, less one.
+    pub flow_set_mask: u32,
+    /// As [`Flow::seen`] counts.
+    pub flow_idle_units: u32,
     /// Ticks in one second: the window of the two budgets below, each of one CPU.
     pub window_ticks: u32,
     pub inserts_per_window: u32,
     pub icmp_per_window: u32,
+    pub zero: u32,
 }
 
 /// An address in the 16 bytes that the maps use; IPv4 as v4-mapped (RFC 4291, section 2.5.5.2).
@@ -380,12 +440,41 @@ impl Vip4Key {
     pub const fn new(address: Ipv4Addr, port: u16, protocol: u8) -> Self {
         Self { address: address.octets(), port: port.to_be_bytes(), protocol, zero: 0 }
     }
+
+    /// The bucket where the search for this key begins.
+    #[must_use]
+    pub const fn bucket(&self) -> u32 {
+        bucket_of(word64(self.address, self.port, [self.protocol, self.zero]).wrapping_mul(VIP_MIX))
+    }
 }
 
 impl Vip6Key {
     /// The key of `[address]:port`.
     #[must_use]
     pub const fn new(address: Ipv6Addr, port: u16, protocol: u8) -> Self {
-        Self { address: address.octets(), port: port.to_be_bytes(), protocol, zero: 0 }
+        Self { address: address.octets(), port: port.to_be_bytes(), protocol, zero: [0; 5] }
     }
+
+    /// The bucket where the search for this key begins.
+    #[must_use]
+    pub const fn bucket(&self) -> u32 {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = self.address;
+        let first = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        let second = u64::from_ne_bytes([i, j, k, l, m, n, o, p]);
+        let third = word64([self.port[0], self.port[1], self.protocol, 0], [0; 2], [0; 2]);
+        bucket_of(
+            first.wrapping_mul(VIP_MIX)
+                ^ second.wrapping_mul(VIP_MIX_SECOND)
+                ^ third.wrapping_mul(VIP_MIX_THIRD),
+        )
+    }
+}
+
+const fn word64([a, b, c, d]: [u8; 4], [e, f]: [u8; 2], [g, h]: [u8; 2]) -> u64 {
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+}
+
+const fn bucket_of(product: u64) -> u32 {
+    let [.., high, low] = (product >> VIP_BUCKET_SHIFT).to_be_bytes();
+    u16::from_be_bytes([high, low]) as u32
 }

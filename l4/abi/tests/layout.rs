@@ -8,9 +8,14 @@ use std::mem::{offset_of, size_of};
 use std::process::{Command, Stdio};
 
 use l4_abi::{
-    Config, Decision, Flow, Owner, OwnerCounts, PrefixKey, QuicConfig, RescueCounts, Row, Rule, RuleKey,
-    ServerIdKey, Settings, TablePage, TraceEvent, Vip, Vip4Key, Vip6Key, VipCounts,
+    Config, Decision, FlowSet, Owner, OwnerCounts, PrefixKey, QuicConfig, RescueCounts, Row, Rule, RuleKey,
+    ServerIdKey, Settings, TablePage, TraceEvent, Vip, Vip4Key, Vip6Key, VipBucket, VipCounts, VipSlot,
 };
+
+type Slot4 = VipSlot<Vip4Key>;
+type Slot6 = VipSlot<Vip6Key>;
+type Bucket4 = VipBucket<Vip4Key>;
+type Bucket6 = VipBucket<Vip6Key>;
 
 /// Size of a C struct and the offset of each named field, as assertions.
 macro_rules! layout {
@@ -51,12 +56,16 @@ macro_rules! zeroed {
 
 zeroed! {
     Vip4Key => Vip4Key { address: [0; 4], port: [0; 2], protocol: 0, zero: 0 },
-    Vip6Key => Vip6Key { address: [0; 16], port: [0; 2], protocol: 0, zero: 0 },
+    Vip6Key => Vip6Key { address: [0; 16], port: [0; 2], protocol: 0, zero: [0; 5] },
     Vip => Vip::default(),
     Owner => Owner::default(),
     Row => Row::default(),
     TablePage => TablePage { version: 0, rows: [Row::default(); l4_abi::PAGE_ROWS] },
-    Flow => Flow::default(),
+    FlowSet => FlowSet::default(),
+    Slot4 => VipSlot { key: Vip4Key::zeroed(), vip: Vip::default() },
+    Slot6 => VipSlot { key: Vip6Key::zeroed(), vip: Vip::default() },
+    Bucket4 => VipBucket { slots: [Slot4::zeroed(); l4_abi::VIP_SLOTS] },
+    Bucket6 => VipBucket { slots: [Slot6::zeroed(); l4_abi::VIP_SLOTS] },
     VipCounts => VipCounts::default(),
     OwnerCounts => OwnerCounts::default(),
     RescueCounts => RescueCounts::default(),
@@ -71,8 +80,8 @@ zeroed! {
         source_port: [0; 2], destination_port: [0; 2], protocol: 0, zero: 0, packet_bytes: 0,
     },
     Config => Config {
-        hash_a: [0; 12], hash_b: [0; 12], own4: [0; 4], mtu_bytes: 0, own6: [0; 16], flow_idle_ticks: 0,
-        window_ticks: 0, inserts_per_window: 0, icmp_per_window: 0,
+        hash_a: [0; 12], hash_b: [0; 12], own4: [0; 4], mtu_bytes: 0, own6: [0; 16], flow_set_mask: 0, flow_idle_units: 0,
+        window_ticks: 0, inserts_per_window: 0, icmp_per_window: 0, zero: 0,
     },
 }
 
@@ -85,7 +94,11 @@ fn assertions() -> String {
         Owner = "owner" { flags, zero, address }
         Row = "row" { current, previous }
         TablePage = "table_page" { version, rows }
-        Flow = "flow" { seen, owner, vip }
+        FlowSet = "flow_set" { ways }
+        Slot4 = "vip4_slot" { key, vip }
+        Slot6 = "vip6_slot" { key, vip }
+        Bucket4 = "vip4_bucket" { slots }
+        Bucket6 = "vip6_bucket" { slots }
         VipCounts = "vip_counts" { packets, forwarded_bytes }
         OwnerCounts = "owner_counts" { packets, bytes }
         RescueCounts = "rescue_counts" { version, rescued, reset }
@@ -100,8 +113,8 @@ fn assertions() -> String {
             zero, packet_bytes
         }
         Config = "config" {
-            hash_a, hash_b, own4, mtu_bytes, own6, flow_idle_ticks, window_ticks, inserts_per_window,
-            icmp_per_window
+            hash_a, hash_b, own4, mtu_bytes, own6, flow_set_mask, flow_idle_units, window_ticks, inserts_per_window,
+            icmp_per_window, zero
         }
     }
     constants(&mut text);
@@ -126,6 +139,8 @@ fn constants(text: &mut String) {
         TRUSTED_MAX,
         SERVER_IDS_MAX
     );
+    constants!(VIP_BUCKETS, VIP_BUCKET_SHIFT, VIP_SLOTS, VIP_PROBES, VIP_MIX, VIP_MIX_SECOND, VIP_MIX_THIRD);
+    constants!(FLOW_WAYS, FLOW_OWNER_MASK, FLOW_SEEN_TICKS_SHIFT);
     constants!(QUIC_CONFIGS, HASH_KEYS, RESCUE_MARK4, RESCUE_MARK6, GUE_PORT);
     constants!(VIP_GUE, VIP_HASH_ADDRESSES, VIP_RULES, VIP_QUIC, VIP_ECHO, OWNER_USED, OWNER_LOCAL, OWNER_V6);
     constants!(QUIC_UNUSED, QUIC_PLAIN, QUIC_ENCRYPTED);

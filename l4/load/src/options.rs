@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use l4_abi::Config;
 use l4_abi::hash::HashKeys;
+use l4_abi::{Config, FLOW_SEEN_TICKS_SHIFT, FLOW_WAYS};
 use rustix::time::{ClockId, clock_getres};
 
 use crate::{Error, Result};
@@ -49,20 +49,26 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// The program's constants.
+    /// Sets of a flow table with room for `flows_max` flows.
+    pub(crate) fn flow_sets(&self) -> Result<u32> {
+        if !(1024..=1 << 26).contains(&self.flows_max) {
+            return Err(out_of_range("flows_max", self.flows_max, "1,024 - 67,108,864"));
+        }
+        let ways = u32::try_from(FLOW_WAYS).unwrap_or(u32::MAX);
+        Ok(self.flows_max.div_ceil(ways).next_power_of_two())
+    }
+
+    /// The program's constants. The flow table has `flow_sets` sets, a power of two.
     ///
     /// # Errors
     ///
     /// [`Error::Option`] for a value out of its range.
-    pub(crate) fn config(&self) -> Result<Config> {
+    pub(crate) fn config(&self, flow_sets: u32) -> Result<Config> {
         if !(576..=9216).contains(&self.mtu_bytes) {
             return Err(out_of_range("mtu_bytes", self.mtu_bytes, "576 - 9216"));
         }
         if !(1..=3600).contains(&self.flow_idle.as_secs()) {
             return Err(out_of_range("flow_idle (s)", self.flow_idle.as_secs(), "1 s - 1 h"));
-        }
-        if !(1024..=1 << 26).contains(&self.flows_max) {
-            return Err(out_of_range("flows_max", self.flows_max, "1,024 - 67,108,864"));
         }
         let keys = HashKeys::new(&self.hash_secret);
         Ok(Config {
@@ -71,10 +77,12 @@ impl LoadOptions {
             own4: self.own4.map_or([0; 4], |address| address.octets()),
             mtu_bytes: self.mtu_bytes,
             own6: self.own6.map_or([0; 16], |address| address.octets()),
-            flow_idle_ticks: ticks(self.flow_idle),
+            flow_set_mask: flow_sets - 1,
+            flow_idle_units: (ticks(self.flow_idle) >> FLOW_SEEN_TICKS_SHIFT).max(1),
             window_ticks: ticks(Duration::from_secs(1)),
             inserts_per_window: self.inserts_per_cpu_per_s,
             icmp_per_window: self.icmp_per_cpu_per_s,
+            zero: 0,
         })
     }
 }
@@ -108,8 +116,8 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         let small = LoadOptions { mtu_bytes: 100, ..LoadOptions::default() };
-        let message = small.config().expect_err("too small").to_string();
+        let message = small.config(1024).expect_err("too small").to_string();
         assert!(message.contains("mtu_bytes is 100"), "{message}");
-        assert!(LoadOptions::default().config().is_ok());
+        assert!(LoadOptions::default().config(1024).is_ok());
     }
 }

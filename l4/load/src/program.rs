@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use aya::maps::{Array, MapData};
+use aya::maps::{Array, MapData, MapInfo};
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::{Xdp, XdpLink, XdpMode};
 use aya::{Ebpf, EbpfLoader, TestRun, TestRunOptions};
@@ -99,16 +99,23 @@ impl Program {
         program: &'static str,
         constants: &[(&str, u32)],
     ) -> Result<Self> {
-        let config = Plain(options.config()?);
+        let mut flow_sets = options.flow_sets()?;
         probe()?;
+        let folder = options.pin_dir.as_deref().map(map::make_map_folder).transpose()?;
+        if let Some(pin) = folder.as_ref().map(|folder| folder.join("flows")).filter(|pin| pin.exists()) {
+            // A pinned table keeps its size.
+            let info = MapInfo::from_pin(&pin);
+            flow_sets =
+                info.map_err(|source| Error::Pin { path: pin, source: Box::new(source) })?.max_entries();
+        }
+        let config = Plain(options.config(flow_sets)?);
         let mut loader = EbpfLoader::new();
         loader.override_global("config", &config, true);
-        loader.map_max_entries("flows", options.flows_max);
+        loader.map_max_entries("flows", flow_sets);
         for (name, value) in constants {
             loader.override_global(name, value, true);
         }
-        if let Some(pin_dir) = &options.pin_dir {
-            let folder = map::make_map_folder(pin_dir)?;
+        if let Some(folder) = &folder {
             for name in map::NAMES {
                 loader.map_pin_path(name, folder.join(name));
             }

@@ -3,6 +3,7 @@
 mod clock;
 mod pod;
 mod typed;
+mod vips;
 
 use std::fs;
 use std::io;
@@ -14,9 +15,9 @@ use aya::Ebpf;
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, Map, MapData, MapError};
 use l4_abi::{
-    Flow, Owner, OwnerCounts, PAGE_ROWS, PrefixKey, QUIC_CONFIGS, QuicConfig, RescueCounts, Row, Rule,
-    RuleKey, ServerIdKey, Settings, TABLE_PAGES, TABLE_ROWS, TablePage, TraceEvent, Vip, Vip4Key, Vip6Key,
-    VipCounts, mapped, mapped_bits, unmapped,
+    FLOW_SEEN_TICKS_SHIFT, Flow, Owner, OwnerCounts, PAGE_ROWS, PrefixKey, QUIC_CONFIGS, QuicConfig,
+    RescueCounts, Row, Rule, RuleKey, ServerIdKey, Settings, TABLE_PAGES, TABLE_ROWS, TablePage, TraceEvent,
+    Vip, Vip4Key, Vip6Key, VipCounts, mapped, mapped_bits, unmapped,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -96,11 +97,11 @@ impl Maps {
         match key.address {
             IpAddr::V4(address) => {
                 let key = Vip4Key::new(address, key.port, key.protocol);
-                self.maps.vips4.insert(Plain(key), Plain(vip), 0).map_err(Error::map("vips4"))
+                vips::insert(&mut self.maps.vips4, key, vip).map_err(Error::map("vips4"))
             }
             IpAddr::V6(address) => {
                 let key = Vip6Key::new(address, key.port, key.protocol);
-                self.maps.vips6.insert(Plain(key), Plain(vip), 0).map_err(Error::map("vips6"))
+                vips::insert(&mut self.maps.vips6, key, vip).map_err(Error::map("vips6"))
             }
         }
     }
@@ -120,11 +121,11 @@ impl Maps {
         match key.address {
             IpAddr::V4(address) => {
                 let key = Vip4Key::new(address, key.port, key.protocol);
-                absent_is_fine(self.maps.vips4.remove(&Plain(key))).map_err(Error::map("vips4"))
+                vips::remove(&mut self.maps.vips4, key).map_err(Error::map("vips4"))
             }
             IpAddr::V6(address) => {
                 let key = Vip6Key::new(address, key.port, key.protocol);
-                absent_is_fine(self.maps.vips6.remove(&Plain(key))).map_err(Error::map("vips6"))
+                vips::remove(&mut self.maps.vips6, key).map_err(Error::map("vips6"))
             }
         }
     }
@@ -135,15 +136,11 @@ impl Maps {
     ///
     /// [`Error::Map`] when a map cannot be read.
     pub fn vips(&self) -> Result<Vec<(VipKey, Vip)>> {
-        let mut vips = Vec::new();
-        for entry in self.maps.vips4.iter() {
-            let (Plain(key), Plain(vip)) = entry.map_err(Error::map("vips4"))?;
-            vips.push((vip_key(key.address.into(), key.port, key.protocol), vip));
-        }
-        for entry in self.maps.vips6.iter() {
-            let (Plain(key), Plain(vip)) = entry.map_err(Error::map("vips6"))?;
-            vips.push((vip_key(key.address.into(), key.port, key.protocol), vip));
-        }
+        let v4 = vips::all(&self.maps.vips4).map_err(Error::map("vips4"))?;
+        let v6 = vips::all(&self.maps.vips6).map_err(Error::map("vips6"))?;
+        let v4 = v4.into_iter().map(|(key, vip)| (vip_key(key.address.into(), key.port, key.protocol), vip));
+        let v6 = v6.into_iter().map(|(key, vip)| (vip_key(key.address.into(), key.port, key.protocol), vip));
+        let mut vips: Vec<_> = v4.chain(v6).collect();
         vips.retain(|(key, _)| key.protocol != ADDRESS_ENTRY);
         Ok(vips)
     }
@@ -369,35 +366,40 @@ impl Maps {
     ///
     /// [`Error::Map`] when the map cannot be read.
     pub fn flow(&self, hash: u64) -> Result<Option<Flow>> {
-        match self.maps.flows.get(&hash, 0) {
-            Ok(Plain(flow)) => Ok(Some(flow)),
-            Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(Error::map("flows")(error)),
-        }
+        let set = u32::try_from(hash & u64::from(self.maps.flows.len() - 1)).unwrap_or(0);
+        let Plain(set) = self.maps.flows.get(&set, 0).map_err(Error::map("flows"))?;
+        let mut found = set.flows().filter(|(tag, _)| u64::from(*tag) == hash >> 32);
+        Ok(found.next().map(|(_, flow)| flow))
     }
 
-    /// Up to `max` remembered flows, idle ones included.
+    /// Up to `max` remembered flows, idle ones included, each with the bits of its hash that are known: the upper half
+    /// and the number of its set.
     ///
     /// # Errors
     ///
     /// [`Error::Map`] when the map cannot be read.
     pub fn flows(&self, max: usize) -> Result<Vec<(u64, Flow)>> {
-        self.maps
-            .flows
-            .iter()
-            .take(max)
-            .map(|entry| entry.map(|(hash, Plain(flow))| (hash, flow)))
-            .collect::<std::result::Result<_, _>>()
-            .map_err(Error::map("flows"))
+        let mut flows = Vec::new();
+        for index in 0..self.maps.flows.len() {
+            let Plain(set) = self.maps.flows.get(&index, 0).map_err(Error::map("flows"))?;
+            flows.extend(set.flows().map(|(tag, flow)| (u64::from(tag) << 32 | u64::from(index), flow)));
+            if flows.len() >= max {
+                break;
+            }
+        }
+        flows.truncate(max);
+        Ok(flows)
     }
 
-    /// Time since a flow's last packet, to about 64 ticks.
+    /// Time since a flow's last packet, to about a second.
     ///
     /// # Errors
     ///
     /// [`Error::Run`] when the kernel does not tell its ticks.
     pub fn flow_age(&self, flow: &Flow) -> Result<Duration> {
-        Ok(options::tick() * self.clock.ticks()?.wrapping_sub(flow.seen))
+        let now = self.clock.ticks()? >> FLOW_SEEN_TICKS_SHIFT;
+        let age = now.wrapping_sub(u32::from(flow.seen)) & 0xffff;
+        Ok(options::tick() * (age << FLOW_SEEN_TICKS_SHIFT))
     }
 
     /// Hands over the sampled decisions that have come since the last call, and says how many.

@@ -2,8 +2,8 @@
 #![expect(unsafe_code, reason = "the map layer is a named module for it")]
 
 use l4_abi::{
-    Config, Flow, Owner, OwnerCounts, QuicConfig, RescueCounts, Rule, ServerIdKey, Settings, TablePage, Vip,
-    Vip4Key, Vip6Key, VipCounts,
+    Config, FlowSet, Owner, OwnerCounts, QuicConfig, RescueCounts, Rule, ServerIdKey, Settings, TablePage,
+    Vip4Key, Vip6Key, VipBucket, VipCounts,
 };
 
 /// A type of l4-abi as a map's key or value.
@@ -19,9 +19,11 @@ macro_rules! plain {
 }
 
 plain! {
-    Config, Flow, Owner, OwnerCounts, QuicConfig, RescueCounts, Rule, ServerIdKey, Settings, TablePage, Vip, Vip4Key,
-    Vip6Key, VipCounts,
+    Config, FlowSet, Owner, OwnerCounts, QuicConfig, RescueCounts, Rule, ServerIdKey, Settings, TablePage, VipCounts,
 }
+
+impl Layout for VipBucket<Vip4Key> {}
+impl Layout for VipBucket<Vip6Key> {}
 
 // SAFETY: each listed type is repr(C), made of integers and arrays of integers for which every bit pattern is a value,
 // and has no padding: l4-abi's test `both_sides_have_one_layout` adds up its fields. Plain is transparent.

@@ -2,17 +2,17 @@
 
 use aya::maps::{Array, ArrayOfMaps, HashMap, LpmTrie, Map, MapData, MapError, PerCpuArray, RingBuf};
 use l4_abi::{
-    Flow, Owner, OwnerCounts, QuicConfig, RescueCounts, Rule, ServerIdKey, Settings, TablePage, TraceEvent,
-    Vip, Vip4Key, Vip6Key, VipCounts,
+    FlowSet, Owner, OwnerCounts, QuicConfig, RescueCounts, Rule, ServerIdKey, Settings, TablePage,
+    TraceEvent, Vip4Key, Vip6Key, VipBucket, VipCounts,
 };
 
 use super::Plain;
 use crate::{Error, Result};
 
 pub(super) struct Typed {
-    pub(super) vips4: HashMap<MapData, Plain<Vip4Key>, Plain<Vip>>,
-    pub(super) vips6: HashMap<MapData, Plain<Vip6Key>, Plain<Vip>>,
-    pub(super) flows: HashMap<MapData, u64, Plain<Flow>>,
+    pub(super) vips4: Array<MapData, Plain<VipBucket<Vip4Key>>>,
+    pub(super) vips6: Array<MapData, Plain<VipBucket<Vip6Key>>>,
+    pub(super) flows: Array<MapData, Plain<FlowSet>>,
     pub(super) tables: ArrayOfMaps<MapData, Array<MapData, Plain<TablePage>>>,
     pub(super) owners: Array<MapData, Plain<Owner>>,
     pub(super) trusted: LpmTrie<MapData, [u8; 16], u32>,
