@@ -17,6 +17,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("l4-abi", &[]),
     ("l4-load", &["l4-abi"]),
     ("l4-steer", &["l4-abi"]),
+    ("l4-tests", &["l4-abi", "l4-load"]),
     ("http-balance", &[]),
     ("http-gateway", &["http-wire"]),
     ("http-proxy", &["core-runtime", "http-wire", "http-balance", "http-gateway", "tls", "control-api"]),

@@ -15,6 +15,7 @@ mod emit;
 mod files;
 mod finding;
 mod gather;
+mod l4;
 mod read;
 mod rules;
 mod schema;
@@ -26,11 +27,12 @@ mod yaml;
 mod tests;
 
 pub use finding::ConfigError;
+pub use l4::{LoadedL4, load_l4, load_l4_files};
 
 use files::{Files, Role};
 use finding::{Findings, Problem};
 use gather::Gathered;
-use schema::table::{PLATFORM, SERVICE, SINGLE};
+use schema::table::{L4, PLATFORM, SERVICE, SINGLE};
 
 /// Where a rule was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,9 +94,9 @@ pub fn schema() -> serde_json::Value {
 }
 
 /// The JSON Schemas of all documents, by name: `platform` (`platform/*.yaml`), `service`
-/// (`services/<name>/service.yaml`) and `shard` (`shard.yaml`).
-pub fn schemas() -> [(&'static str, serde_json::Value); 3] {
-    [&PLATFORM, &SERVICE, &SINGLE].map(|object| (object.name, schema::json::document(object)))
+/// (`services/<name>/service.yaml`), `shard` (`shard.yaml`) and `l4` (the file of shard-l4).
+pub fn schemas() -> [(&'static str, serde_json::Value); 4] {
+    [&PLATFORM, &SERVICE, &SINGLE, &L4].map(|object| (object.name, schema::json::document(object)))
 }
 
 /// The reference of all keys, as docs/config.md.

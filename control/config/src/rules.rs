@@ -217,6 +217,38 @@ pub(crate) fn cidr(value: &str) -> Verdict {
     )
 }
 
+/// One address that packets can have.
+pub(crate) fn ip_address(value: &str) -> Verdict {
+    const FIX: &str = "write for example `192.0.2.7` or `2001:db8::7`";
+    let Ok(address) = value.parse::<IpAddr>() else {
+        return Err(Problem::new("not an IP address", FIX));
+    };
+    let is_mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    ensure(
+        !address.is_unspecified() && !address.is_multicast() && !is_mapped,
+        "no host has such an address",
+        FIX,
+    )
+}
+
+/// The name of a network interface (the kernel's rules: 15 bytes, no `/`, no blank).
+pub(crate) fn interface(value: &str) -> Verdict {
+    let is_name = (1..=15).contains(&value.len())
+        && !matches!(value, "." | "..")
+        && value.bytes().all(|b| b.is_ascii_graphic() && b != b'/' && b != b':');
+    ensure(is_name, "not a network interface", "write its name as in `ip link`, such as `eth0`")
+}
+
+/// A line for a BGP speaker's file.
+pub(crate) fn announce_line(value: &str) -> Verdict {
+    text(value)?;
+    ensure(
+        value.contains("{prefix}"),
+        "the line does not say which prefix it announces",
+        "put `{prefix}` where the VIP belongs, such as `route {prefix} blackhole;`",
+    )
+}
+
 /// Where a listener binds.
 pub(crate) fn listen_address(value: &str) -> Verdict {
     match value.parse::<SocketAddr>() {

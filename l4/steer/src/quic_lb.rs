@@ -208,7 +208,7 @@ impl Codec {
             cipher.encrypt_block(&mut block);
             body = block.to_vec();
         }
-        let first = codepoint << 5 | server_id_bytes + nonce_bytes;
+        let first = (codepoint << 5) | (server_id_bytes + nonce_bytes);
         Bytes::new(&[&[first], body.as_slice()].concat()).map(ConnectionId)
     }
 

@@ -106,6 +106,8 @@ pub struct Rollout {
     /// No longer listed, but asked for their flows until the drain window ends.
     leaving: Vec<Owner>,
     rows: Box<[Row]>,
+    /// Grows with every change of the rows.
+    changes: u64,
     /// When the next planned change may come; `None` when it may come now.
     drain_ends: Option<Duration>,
     /// When rows forget their previous owners; with `None`, none has another one.
@@ -126,6 +128,7 @@ impl Rollout {
             list,
             leaving: Vec::new(),
             rows,
+            changes: 1,
             drain_ends: None,
             rescue_ends: None,
             waiting: None,
@@ -157,6 +160,12 @@ impl Rollout {
     #[must_use]
     pub fn rows(&self) -> &[Row] {
         &self.rows
+    }
+
+    /// Grows whenever the rows may have changed.
+    #[must_use]
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// The list in force.
@@ -244,6 +253,7 @@ impl Rollout {
         if !is_over(self.drain_ends) && !is_over(self.rescue_ends) {
             return None;
         }
+        self.changes += 1;
         if is_over(self.drain_ends) {
             self.end_drain();
         }
@@ -300,6 +310,7 @@ impl Rollout {
 
     /// Takes the table's owners as current; what was current becomes previous where it may still hold flows.
     fn replace(&mut self, table: &Table) -> Change {
+        self.changes += 1;
         // By id, because a set is asked 200,000 times below.
         let mut reachable = vec![false; usize::from(OwnerId::MAX) + 1];
         for owner in self.reachable() {

@@ -3,7 +3,7 @@
 use control_api::defaults::ACCESS_LOG_FIELDS;
 
 use super::check::kind_name;
-use super::table::{PLATFORM, SERVICE, SINGLE};
+use super::table::{L4, PLATFORM, SERVICE, SINGLE};
 use super::{Field, Group, Kind, Limits, Object, Presence};
 use crate::units::{show_duration, show_size};
 
@@ -24,7 +24,7 @@ errors. YAML aliases, tags and several documents in a file are not supported.
 /// The whole page.
 pub(crate) fn page() -> String {
     let mut page = INTRODUCTION.to_owned();
-    let mut waiting: Vec<&'static Object> = vec![&PLATFORM, &SERVICE, &SINGLE];
+    let mut waiting: Vec<&'static Object> = vec![&PLATFORM, &SERVICE, &SINGLE, &L4];
     let mut at = 0;
     // Breadth first, so that a section comes soon after the one that names it.
     while let Some(object) = waiting.get(at).copied() {

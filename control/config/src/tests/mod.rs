@@ -5,6 +5,7 @@ mod documents;
 mod errors;
 mod examples;
 mod files;
+mod l4;
 mod resources;
 
 use std::collections::BTreeMap;

@@ -21,11 +21,13 @@ macro_rules! field {
 }
 
 mod cluster;
+mod l4;
 mod listener;
 mod route;
 mod texts;
 
 pub(crate) use cluster::CLUSTER;
+pub(crate) use l4::{L4, L4_FLOWS, L4_HOST};
 pub(crate) use listener::LISTENER;
 pub(crate) use route::{ROUTE, ROUTE_DEFAULTS};
 

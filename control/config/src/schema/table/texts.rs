@@ -31,6 +31,11 @@ rule! {
     TEMPLATE = rules::log_template, "template with `%field%`s", "%time% %client% \"%method% %path%\" %status%";
     SYSLOG_TAG = rules::syslog_tag, "printable characters without blanks", "shard-proxy";
     SYSLOG = rules::syslog_address, "syslog address", "unix:/dev/log";
+    ADDRESS = rules::ip_address, "IP address", "10.0.0.7";
+    INTERFACE = rules::interface, "network interface", "eth0";
+    ABSOLUTE = rules::absolute_file, "absolute path", "/run/bird/shard-vips.conf";
+    ANNOUNCE_LINE = rules::announce_line, "text with `{prefix}`", "route {prefix} blackhole;";
+    WORD = rules::text, "word of a command", "birdc";
     UPGRADE = rules::upgrade, "upgrade protocol", "websocket";
 }
 
