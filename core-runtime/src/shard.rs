@@ -232,6 +232,23 @@ mod tests {
     }
 
     #[test]
+    fn a_sharp_wait_is_finer_than_a_tick_and_not_early() {
+        run(DriverChoice::Auto, &Epoch::start(), |_kind| async {
+            let mut shortest = Duration::MAX;
+            for _ in 0..50 {
+                let before = crate::clock::now();
+                let at = before + Duration::from_micros(100);
+                std::future::poll_fn(|cx| timer::poll_sharp(cx, at)).await;
+                let waited = crate::clock::now() - before;
+                assert!(waited >= Duration::from_micros(100));
+                shortest = shortest.min(waited);
+            }
+            assert!(shortest < Duration::from_millis(1), "{shortest:?}: the wheel's tick, not the wait's time");
+        })
+        .expect("the loop ran");
+    }
+
+    #[test]
     fn turn_end_runs_after_everything_that_is_ready() {
         run(DriverChoice::Auto, &Epoch::start(), |_kind| async {
             let order = Rc::new(RefCell::new(Vec::new()));

@@ -189,17 +189,43 @@ impl Wheel {
     }
 }
 
+/// The one wait of a shard that is finer than a tick; see [`poll_sharp`].
+#[derive(Debug)]
+struct Sharp {
+    at: Duration,
+    waker: Waker,
+}
+
+thread_local! {
+    static SHARP: RefCell<Option<Sharp>> = const { RefCell::new(None) };
+}
+
+/// Ready once this turn's time has reached `at`, as exactly as the kernel wakes the thread and not to a tick of the
+/// wheel: for the pacing of a load generator. A shard has one such wait; a later one takes its place.
+pub fn poll_sharp(cx: &Context<'_>, at: Duration) -> Poll<()> {
+    if clock::now() >= at {
+        return Poll::Ready(());
+    }
+    SHARP.with(|sharp| *sharp.borrow_mut() = Some(Sharp { at, waker: cx.waker().clone() }));
+    Poll::Pending
+}
+
 /// Fires what is due.
 pub(crate) fn advance(now: Duration) {
     let mut wakers = Vec::new();
+    SHARP.with(|sharp| {
+        let due = sharp.borrow_mut().take_if(|sharp| sharp.at <= now);
+        wakers.extend(due.map(|sharp| sharp.waker));
+    });
     WHEEL.with(|wheel| wheel.borrow_mut().advance(now, &mut wakers));
     wakers.into_iter().for_each(Waker::wake);
 }
 
 /// How long the loop may wait for the kernel before a timer is due.
 pub(crate) fn until_next(now: Duration) -> Option<Duration> {
-    let tick = WHEEL.with(|wheel| wheel.borrow().next_tick())?;
-    Some(Duration::from_millis(tick).saturating_sub(now))
+    let tick = WHEEL.with(|wheel| wheel.borrow().next_tick()).map(Duration::from_millis);
+    let sharp = SHARP.with(|sharp| sharp.borrow().as_ref().map(|sharp| sharp.at));
+    Some(tick.into_iter().chain(sharp).min()?.saturating_sub(now))
 }
 
 /// A point in time that its owner moves at will; cheap to push further into the future.

@@ -27,6 +27,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         &["core-runtime", "http-wire", "http-gateway", "http-proxy", "tls", "control-api", "control-config"],
     ),
     ("control-cli", &["control-api", "control-config", "http-proxy", "http-wire", "http-gateway"]),
+    ("shard-bench", &["core-runtime", "http-wire", "tls"]),
     (
         "tests",
         &["core-runtime", "http-wire", "http-gateway", "http-proxy", "tls", "control-api", "control-config"],
@@ -182,6 +183,7 @@ fn no_other_reactor_is_linked_into_the_data_plane() {
     let (graph, _) = graph();
     assert!(graph.contains_key("http-daemon"), "the data plane's daemon has its name");
     assert_eq!(runtime_faults(&graph, "http-daemon"), Vec::<String>::new());
+    assert_eq!(runtime_faults(&graph, "shard-bench"), Vec::<String>::new());
 }
 
 #[test]

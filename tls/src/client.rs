@@ -16,7 +16,9 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use crate::Versions;
 use crate::error::{ContextError, TlsError};
-use crate::provider::{PostQuantum, WallClock, provider, system_clock, time_provider};
+use crate::provider::{
+    KeyExchange, PostQuantum, WallClock, provider, provider_of_groups, system_clock, time_provider,
+};
 use crate::server::Identity;
 use crate::verify::{Verification, server_verifier};
 
@@ -33,6 +35,8 @@ pub struct ClientContextBuilder {
     pub session_names_max: usize,
     /// Off by default: a hybrid share costs every upstream handshake a key pair and 1.2 KB.
     pub post_quantum: PostQuantum,
+    /// Key exchange groups, most preferred first; empty: the usual ones, and `post_quantum`.
+    pub groups: Vec<KeyExchange>,
     pub clock: WallClock,
 }
 
@@ -45,6 +49,7 @@ impl ClientContextBuilder {
             alpn: Vec::new(),
             session_names_max: 32,
             post_quantum: PostQuantum::Off,
+            groups: Vec::new(),
             clock: system_clock,
         }
     }
@@ -56,11 +61,14 @@ impl ClientContextBuilder {
     pub fn build(&self, identity: Option<&Identity<'_>>) -> Result<ClientContext, ContextError> {
         let verifier = server_verifier(&self.verification)
             .map_err(|problem| ContextError::Authorities { owner: self.owner.clone(), problem })?;
-        let config =
-            ClientConfig::builder_with_details(provider(self.post_quantum), time_provider(self.clock))
-                .with_protocol_versions(self.versions.as_rustls()?)?
-                .dangerous()
-                .with_custom_certificate_verifier(verifier);
+        let provider = match self.groups.as_slice() {
+            [] => provider(self.post_quantum),
+            groups => provider_of_groups(groups),
+        };
+        let config = ClientConfig::builder_with_details(provider, time_provider(self.clock))
+            .with_protocol_versions(self.versions.as_rustls()?)?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
         let mut config = match identity {
             None => config.with_no_client_auth(),
             Some(identity) => config.with_client_cert_resolver(own_certificate(identity.load()?.0)),

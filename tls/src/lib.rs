@@ -32,7 +32,7 @@ pub use error::{
 };
 pub use locked::{Custody, SecretBytes, forbid_core_dumps};
 pub use names::{PolicyId, UnknownName};
-pub use provider::{PostQuantum, RandomFailed, WallClock, system_clock};
+pub use provider::{KeyExchange, PostQuantum, RandomFailed, WallClock, system_clock};
 pub use server::{CertifiedName, Identity, ServedNames, ServerContext, ServerContextBuilder};
 pub use session::{HELLO_BYTES_MAX, Handshake, PLAIN_BYTES_MAX, Plain, Session};
 pub use ticket::{TicketKey, TicketKeys};

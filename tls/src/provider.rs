@@ -67,6 +67,34 @@ pub(crate) fn provider(post_quantum: PostQuantum) -> Arc<CryptoProvider> {
     Arc::new(provider)
 }
 
+/// A key exchange group, for clients that choose their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyExchange {
+    X25519,
+    Secp256r1,
+    Secp384r1,
+    #[cfg(feature = "aws-lc")]
+    X25519MlKem768,
+}
+
+/// The provider with exactly these groups, most preferred first.
+pub(crate) fn provider_of_groups(groups: &[KeyExchange]) -> Arc<CryptoProvider> {
+    use backend::kx_group as group;
+    let mut provider = backend::default_provider();
+    provider.cipher_suites = cipher_suites();
+    provider.kx_groups = groups
+        .iter()
+        .map(|name| match name {
+            KeyExchange::X25519 => group::X25519,
+            KeyExchange::Secp256r1 => group::SECP256R1,
+            KeyExchange::Secp384r1 => group::SECP384R1,
+            #[cfg(feature = "aws-lc")]
+            KeyExchange::X25519MlKem768 => group::X25519MLKEM768,
+        })
+        .collect();
+    Arc::new(provider)
+}
+
 fn cipher_suites() -> Vec<SupportedCipherSuite> {
     use backend::cipher_suite as suite;
     let (aes, chacha) = (

@@ -1,0 +1,286 @@
+//! From options to a plan: reads the files that they name, resolves the target, checks what does not go together.
+
+use std::fs;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::options::Options;
+use super::values;
+use crate::load::{Schedule, Stage};
+use crate::number::length;
+use crate::plan::{Load, Plan, Protocol, Target, TlsPlan};
+use crate::request::{Request, Requests, Scheme, Text, Url, read_list};
+
+/// Connections and requests at once that one run may have.
+const CONNECTIONS_MAX: u64 = 1_000_000;
+const DEPTH_MAX: u64 = 100_000;
+/// Measured time without --duration.
+const DURATION: Duration = Duration::from_secs(10);
+const WARMUP: Duration = Duration::from_secs(1);
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// A file that is read whole.
+const FILE_BYTES_MAX: u64 = 256 << 20;
+
+/// The plan for the target at `url`.
+///
+/// # Errors
+/// What is wrong, naming option and value.
+pub(crate) fn plan(options: &Options, url: &str) -> Result<Plan, String> {
+    let url = Url::parse(url)?;
+    let protocol = protocol(options, &url)?;
+    let load = load(options)?;
+    if options.connections > CONNECTIONS_MAX {
+        return Err(format!("--connections {}: at most {CONNECTIONS_MAX}", options.connections));
+    }
+    if options.depth > DEPTH_MAX {
+        return Err(format!("--depth {}: at most {DEPTH_MAX}", options.depth));
+    }
+    if options.is_fresh && options.depth > 1 {
+        return Err("--fresh opens a connection for each request: it excludes --depth".to_owned());
+    }
+    let duration = match (&load, options.duration) {
+        (_, Some(duration)) => duration,
+        (Load::Open(schedule), None) if options.stages.is_some() || options.trace.is_some() => {
+            schedule.length() + Duration::from_millis(1)
+        }
+        _ => DURATION,
+    };
+    if duration.is_zero() {
+        return Err("--duration 0: want some time to measure".to_owned());
+    }
+    let is_bare = options.requests.is_some() || options.trace.is_some();
+    let warmup = options.warmup.unwrap_or(if is_bare { Duration::ZERO } else { WARMUP });
+    if options.trace.is_some() && !warmup.is_zero() {
+        return Err("--warmup: a trace is replayed as it is, without one".to_owned());
+    }
+    Ok(Plan {
+        target: target(options, &url, &protocol)?,
+        tls: tls_plan(options)?,
+        connections: length(options.connections),
+        depth: length(options.depth),
+        is_fresh: options.is_fresh,
+        warmup,
+        duration,
+        requests_max: options.requests.unwrap_or(u64::MAX),
+        timeout: options.timeout,
+        drain: options.drain.unwrap_or_else(|| options.timeout.min(DRAIN_MAX)),
+        read_rate: options.read_rate,
+        send_rate: options.send_rate,
+        cores: cores(options)?,
+        driver: options.driver,
+        seed: options.seed,
+        stop: Arc::default(),
+        protocol,
+        load,
+    })
+}
+
+fn cores(options: &Options) -> Result<Vec<Option<usize>>, String> {
+    if let Some(cpus) = &options.cpus {
+        return Ok(cpus.iter().map(|cpu| Some(*cpu)).collect());
+    }
+    let all = core_runtime::affinity::allowed_cpus().map_err(|error| format!("--threads: {error}"))?.len();
+    let threads = length(options.threads);
+    if threads > all {
+        return Err(format!("--threads {threads}: this process may use {all} CPU(s)"));
+    }
+    Ok(vec![None; threads])
+}
+
+fn protocol(options: &Options, url: &Url) -> Result<Protocol, String> {
+    let name = match (options.protocol.as_deref(), url.is_websocket) {
+        (None, true) => "websocket",
+        (None, false) => "h1",
+        (Some(name), _) => name,
+    };
+    match name {
+        "h1" => Ok(Protocol::H1),
+        "h2" => Ok(Protocol::H2),
+        "grpc" => {
+            let messages = u32::try_from(options.grpc_messages)
+                .map_err(|error| format!("--grpc-messages {}: {error}", options.grpc_messages))?;
+            Ok(Protocol::Grpc { messages })
+        }
+        "websocket" => {
+            Ok(Protocol::WebSocket { message: body(options)?.unwrap_or_else(|| b"ping".to_vec()) })
+        }
+        other => Err(format!("--protocol {other}: want h1, h2, grpc or websocket")),
+    }
+}
+
+fn load(options: &Options) -> Result<Load, String> {
+    let schedule = |stages: Vec<Stage>, trace| Schedule {
+        stages,
+        spacing: options.spacing,
+        burst: options.burst,
+        trace,
+    };
+    let given = [options.rate.is_some(), options.stages.is_some(), options.trace.is_some()];
+    if given.iter().filter(|given| **given).count() > 1 {
+        return Err("--rate, --stages and --trace exclude each other".to_owned());
+    }
+    if let Some(path) = &options.trace {
+        if options.burst.is_some() {
+            return Err("--burst: a trace is replayed as it is, without bursts".to_owned());
+        }
+        let text = read_text(path, "--trace")?;
+        let times = values::trace(&text).map_err(|why| format!("--trace {}: {why}", path.display()))?;
+        return Ok(Load::Open(schedule(Vec::new(), Some(times.into()))));
+    }
+    if let Some(stages) = &options.stages {
+        return Ok(Load::Open(schedule(stages.clone(), None)));
+    }
+    // Far beyond any duration, which ends the run.
+    let endless = Duration::from_secs(365 * 24 * 3600);
+    match (options.rate, options.burst) {
+        (None, None) => Ok(Load::Closed),
+        (Some(rate), None) if rate <= 0.0 => Err("--rate 0: want a rate above 0, or --burst".to_owned()),
+        (rate, _) => {
+            let rate = rate.unwrap_or(0.0);
+            Ok(Load::Open(schedule(vec![Stage { length: endless, from: rate, to: rate }], None)))
+        }
+    }
+}
+
+fn target(options: &Options, url: &Url, protocol: &Protocol) -> Result<Target, String> {
+    let addrs = addresses(options, url)?;
+    if !options.allow_remote
+        && let Some(remote) = addrs.iter().find(|addr| !addr.ip().is_loopback())
+    {
+        return Err(format!(
+            "{remote} is not on loopback; load on machines of others is an attack: --allow-remote says that you may"
+        ));
+    }
+    Ok(Target {
+        label: format!("{}://{}{}", url.scheme.as_str(), url.authority, url.path),
+        scheme: url.scheme,
+        addrs,
+        server_name: options.server_name.clone().unwrap_or_else(|| url.host.clone()),
+        requests: requests(options, url, protocol)?,
+        pid: options.pids.first().copied(),
+    })
+}
+
+fn addresses(options: &Options, url: &Url) -> Result<Vec<SocketAddr>, String> {
+    let resolve = |name: &str, found: std::io::Result<std::vec::IntoIter<SocketAddr>>| match found {
+        Ok(found) => Ok(found.collect::<Vec<_>>()),
+        Err(error) => Err(format!("{name}: {error}")),
+    };
+    if options.connect_to.is_empty() {
+        let found = resolve(&url.host, (url.host.as_str(), url.port).to_socket_addrs())?;
+        // One address: a name with several is no load balancer.
+        return Ok(found.into_iter().take(1).collect());
+    }
+    let mut all = Vec::new();
+    for address in &options.connect_to {
+        all.extend(
+            resolve(&format!("--connect-to {address}"), address.to_socket_addrs())?.into_iter().take(1),
+        );
+    }
+    Ok(all)
+}
+
+fn requests(options: &Options, url: &Url, protocol: &Protocol) -> Result<Requests, String> {
+    let mut headers = headers(options)?;
+    let is_grpc = matches!(protocol, Protocol::Grpc { .. });
+    if is_grpc {
+        for (name, value) in [("content-type", "application/grpc"), ("te", "trailers")] {
+            headers.push((name.to_owned(), Text::literal(value.as_bytes())));
+        }
+    }
+    if options.is_fresh && matches!(protocol, Protocol::H1) {
+        headers.push(("connection".to_owned(), Text::literal(b"close")));
+    }
+    if let Some(path) = &options.requests_from {
+        let text = read_text(path, "--requests-from")?;
+        let base = path.parent().unwrap_or(Path::new("."));
+        let list = read_list(&text, &url.authority, &headers, |file| read_bytes(&base.join(file), "body"))
+            .map_err(|why| format!("--requests-from {}: {why}", path.display()))?;
+        return Ok(Requests { list, is_shuffled: options.is_shuffled });
+    }
+    let body = match (protocol, &options.body) {
+        (Protocol::WebSocket { .. }, _) | (_, None) => Text::default(),
+        (_, Some(text)) if !text.starts_with('@') => {
+            Text::parse(text.as_bytes()).map_err(|why| format!("--body: {why}"))?
+        }
+        (_, Some(_)) => Text::literal(&body(options)?.unwrap_or_default()),
+    };
+    let default = if is_grpc || body != Text::default() { "POST" } else { "GET" };
+    let method = options.method.as_deref().unwrap_or(default);
+    if !http_wire::token::is_token(method.as_bytes()) {
+        return Err(format!("--method {method}: not a method"));
+    }
+    let path = Text::parse(url.path.as_bytes()).map_err(|why| format!("URL: {why}"))?;
+    let request = Request::new(method, &url.authority, path, &headers, body);
+    Ok(Requests { list: vec![request], is_shuffled: false })
+}
+
+fn headers(options: &Options) -> Result<Vec<(String, Text)>, String> {
+    let header = |line: &String| {
+        let wrong = |why: &str| format!("--header {line:?}: {why}; want 'name: value'");
+        let (name, value) = line.split_once(':').ok_or_else(|| wrong("no :"))?;
+        if !http_wire::token::is_token(name.as_bytes()) {
+            return Err(wrong("not a field name"));
+        }
+        let value = value.trim();
+        if value.bytes().any(|byte| byte < b' ' && byte != b'\t' || byte == 0x7f) {
+            return Err(wrong("a control character in the value"));
+        }
+        let value = Text::parse(value.as_bytes()).map_err(|why| wrong(&why))?;
+        Ok((name.to_ascii_lowercase(), value))
+    };
+    options.headers.iter().map(header).collect()
+}
+
+fn body(options: &Options) -> Result<Option<Vec<u8>>, String> {
+    match options.body.as_deref() {
+        None => Ok(None),
+        Some(text) => match text.strip_prefix('@') {
+            Some(file) => read_bytes(Path::new(file), "--body").map(Some),
+            None => Ok(Some(text.as_bytes().to_vec())),
+        },
+    }
+}
+
+fn tls_plan(options: &Options) -> Result<TlsPlan, String> {
+    let file = |path: &Option<std::path::PathBuf>, name: &str| {
+        path.as_ref().map(|path| read_bytes(path, name)).transpose()
+    };
+    let roots_pem = match (options.insecure, file(&options.cacert, "--cacert")?) {
+        (true, Some(_)) => return Err("--insecure and --cacert exclude each other".to_owned()),
+        (true, None) => None,
+        (false, Some(pem)) => Some(pem),
+        (false, None) => Some(fs::read("/etc/ssl/certs/ca-certificates.crt").unwrap_or_default()),
+    };
+    let identity = match (file(&options.cert, "--cert")?, file(&options.key, "--key")?) {
+        (Some(chain), Some(key)) => Some((chain, key)),
+        (None, None) => None,
+        _ => return Err("--cert and --key go together".to_owned()),
+    };
+    let (versions, groups) = (options.versions, options.groups.clone());
+    Ok(TlsPlan { roots_pem, versions, resume: options.resume, groups, identity })
+}
+
+fn read_bytes(path: &Path, option: &str) -> Result<Vec<u8>, String> {
+    let fault = |error: std::io::Error| format!("{option} {}: {error}", path.display());
+    let bytes = fs::metadata(path).map_err(fault)?.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(format!("{option} {}: larger than {FILE_BYTES_MAX} bytes", path.display()));
+    }
+    fs::read(path).map_err(fault)
+}
+
+fn read_text(path: &Path, option: &str) -> Result<String, String> {
+    let bytes = read_bytes(path, option)?;
+    String::from_utf8(bytes).map_err(|error| format!("{option} {}: {error}", path.display()))
+}
+
+/// Whether a plan asks for TLS whose certificate is verified against the system's CAs.
+pub(crate) fn hint(plan: &Plan) -> &'static str {
+    match (plan.target.scheme, &plan.tls.roots_pem) {
+        (Scheme::Https, Some(_)) => "; --cacert FILE trusts another CA, --insecure any certificate",
+        _ => "",
+    }
+}
