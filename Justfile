@@ -35,6 +35,11 @@ bench CRATE *ARGUMENTS:
 bench-smoke:
     SHARD_BENCH_SMOKE=1 cargo test --workspace --exclude tests --bench '*'
 
+# shard-proxy beside nginx, HAProxy and Envoy; writes the table in docs/performance.md (see shard-bench/peers/run --help).
+bench-peers *ARGUMENTS:
+    cargo build --release -p shard-bench -p http-daemon
+    shard-bench/peers/run {{ARGUMENTS}}
+
 # Fuzzes one target of one crate for some seconds, such as `just fuzz http/wire path 600`. Needs cargo-fuzz.
 fuzz CRATE TARGET SECONDS="60":
     mkdir -p {{CRATE}}/fuzz/target/found/{{TARGET}}

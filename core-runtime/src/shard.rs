@@ -243,7 +243,10 @@ mod tests {
                 assert!(waited >= Duration::from_micros(100));
                 shortest = shortest.min(waited);
             }
-            assert!(shortest < Duration::from_millis(1), "{shortest:?}: the wheel's tick, not the wait's time");
+            assert!(
+                shortest < Duration::from_millis(1),
+                "{shortest:?}: the wheel's tick, not the wait's time"
+            );
         })
         .expect("the loop ran");
     }
