@@ -241,7 +241,8 @@ impl OriginConn {
             self.fault(format!("request line {:?}", head.start));
             return None;
         };
-        if message::all(&head.fields, "host").len() != 1 {
+        let hosts = message::all(&head.fields, "host");
+        if hosts.len() != 1 || hosts.iter().any(|host| host.is_empty()) {
             self.fault(format!("not one host: {:?}", head.fields));
             return None;
         }

@@ -1,6 +1,9 @@
 //! C13: HTTP/1.0 on either side, and protocol names that are not ours.
 
-use tests::{Config, End, Origin, Proxy, client};
+use tests::config::ListenerTls;
+use tests::h2peer::H2Origin;
+use tests::tls::Authority;
+use tests::{Config, End, Listener, Origin, Proxy, client, origin};
 
 use crate::{echo_behind_proxy, refused, untouched};
 
@@ -54,6 +57,36 @@ fn c13_a_1_0_client_gets_no_chunks_and_a_close() {
         assert_eq!(client.ending(), End::Closed);
     }
     assert_eq!(origin.faults(), Vec::<String>::new(), "the upstream request has a host all the same");
+}
+
+#[test]
+fn c13_a_request_without_host_gets_what_the_client_connected_to() {
+    let authority = Authority::default();
+    let mut secure = Listener::new("secure");
+    secure.tls = Some(ListenerTls { leaves: vec![authority.leaf(&["a.example"])], ..Default::default() });
+    let origin = origin::echo();
+    let h2_origin = H2Origin::echo();
+    let of_h1 = Config::to(origin.address());
+    let of_h2 = Config::to_h2(h2_origin.address());
+    for (config, is_h2) in [(of_h1, false), (of_h2, true)] {
+        let proxy = Proxy::start(config.and_listener(secure.clone()));
+        let host_seen = |response: tests::Response| {
+            assert_eq!(response.status, 200, "{response:?}");
+            let seen = response.json();
+            if is_h2 {
+                return seen["authority"].clone();
+            }
+            let fields = seen["fields"].as_array().expect("fields").clone();
+            fields.into_iter().find(|field| field[0] == "host").expect("a Host")[1].clone()
+        };
+        let response = client::once(proxy.address(), "GET / HTTP/1.0\r\n\r\n");
+        assert_eq!(host_seen(response), proxy.address().to_string());
+        let tls = authority.client("a.example", &["http/1.1"]);
+        let mut client = tests::RawClient::connect_tls(proxy.listener("secure"), &tls).expect("a handshake");
+        client.send("GET / HTTP/1.0\r\n\r\n");
+        assert_eq!(host_seen(client.response("GET")), "a.example");
+    }
+    assert_eq!(origin.faults(), Vec::<String>::new());
 }
 
 #[test]

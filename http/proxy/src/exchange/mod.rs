@@ -213,6 +213,7 @@ impl<'a> Exchange<'a> {
     /// The request path, in order.
     async fn stops(&mut self, snapshot: &Rc<LiveSnapshot>, listener: &ListenerConfig) -> Result<Next, Stop> {
         self.identify(listener)?;
+        self.settle_host()?;
         self.check_session(listener)?;
         self.normalise_path(listener)?;
         //  7  route: this core's snapshot, host → path → matches

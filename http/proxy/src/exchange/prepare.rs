@@ -1,5 +1,7 @@
 //! Heads on their way: who is calling, which path is meant, and what backends and clients get to see.
 
+use std::net::SocketAddr;
+
 use http_gateway::client_addr::{Downstream, PeerTrust};
 use http_gateway::fields::Variables;
 use http_wire::fields::{FieldError, FieldId};
@@ -42,6 +44,18 @@ impl Exchange<'_> {
         }
         self.client = Some(client);
         Ok(())
+    }
+
+    /// HTTP/1.0 needs no Host: what the client connected to stands for it (RFC 9112 §3.3). Sent on, an empty Host
+    /// would be refused by strict backends, and HTTP/2 has no such form.
+    pub(super) fn settle_host(&mut self) -> Result<(), Stop> {
+        if !self.request.head.authority().is_empty() {
+            return Ok(());
+        }
+        let server_name = self.conn.tls.as_ref().and_then(|tls| tls.server_name.as_deref());
+        let address = || SocketAddr::new(self.conn.local.ip(), self.conn.local.port()).to_string();
+        let host = server_name.map_or_else(address, str::to_owned);
+        Ok(self.request.head.set_authority(host.as_bytes())?)
     }
 
     /// A connection vouches only for hosts under the client-certificate rules that its handshake went by: anything
