@@ -59,6 +59,8 @@ impl ListeningSocket {
     /// When it has no internet address.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
         let addr = sys::local_addr(&fd)?;
+        // Its connections inherit it.
+        sys::set_int_option(&fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
         Ok(Self { fd, addr })
     }
 
@@ -103,6 +105,8 @@ impl AsFd for ListeningSocket {
 pub struct Accepted {
     pub fd: OwnedFd,
     pub peer: SocketAddr,
+    /// The listener's address, unless it listens on all of them and only the socket knows.
+    pub local: Option<SocketAddr>,
 }
 
 /// A listening socket on its shard.
@@ -115,6 +119,10 @@ pub struct Listener {
 impl Listener {
     pub fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    fn accepted(&self, fd: OwnedFd, peer: SocketAddr) -> Accepted {
+        Accepted { fd, peer, local: (!self.addr.ip().is_unspecified()).then_some(self.addr) }
     }
 
     /// The next connection.
@@ -135,7 +143,7 @@ impl Listener {
                 return Poll::Pending;
             }
             match sys::accept(&FdRef(&self.io)) {
-                Ok((fd, Some(peer))) => return Poll::Ready(Ok(Accepted { fd, peer })),
+                Ok((fd, Some(peer))) => return Poll::Ready(Ok(self.accepted(fd, peer))),
                 Ok((_no_address, None)) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.io.clear_readable(),
                 // The connection died in the queue: the next one is as good.
@@ -155,7 +163,7 @@ impl Listener {
     pub fn try_accept(&self) -> io::Result<Option<Accepted>> {
         loop {
             match sys::accept(&FdRef(&self.io)) {
-                Ok((fd, Some(peer))) => return Ok(Some(Accepted { fd, peer })),
+                Ok((fd, Some(peer))) => return Ok(Some(self.accepted(fd, peer))),
                 Ok((_no_address, None)) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 Err(error) if is_gone_before_accept(&error) => {}

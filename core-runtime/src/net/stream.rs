@@ -50,12 +50,11 @@ impl TcpStream {
         Ok(stream)
     }
 
-    /// Takes over an accepted, non-blocking socket.
+    /// Takes over a connection that a [`super::Listener`] accepted; it has TCP_NODELAY from there.
     ///
     /// # Errors
     /// When the registration with the reactor fails.
     pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
-        set_no_delay(&fd)?;
         Ok(Self { io: Registered::new(fd, true)? })
     }
 

@@ -139,12 +139,19 @@ impl Transport {
         }
     }
 
+    /// Says that nothing will be written behind what was: TLS then ends in the same flush.
+    pub(crate) fn end_behind(&mut self) {
+        if let Self::Tls(stream) = self
+            && stream.session.send_close_notify()
+        {
+            stream.seal();
+        }
+    }
+
     /// Ends the sending direction: close_notify where there is TLS, then FIN.
     pub(crate) fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.end_behind();
         if let Self::Tls(stream) = self {
-            if stream.session.send_close_notify() {
-                stream.seal();
-            }
             ready!(stream.poll_drain(cx))?;
         }
         Poll::Ready(self.tcp().shutdown_write())
@@ -195,7 +202,9 @@ impl TlsStream {
         }
     }
 
-    /// Feeds one read of ciphertext, or its end, to the session and passes on what the session answers by itself.
+    /// Feeds one read of ciphertext, or its end, to the session and passes on what the session answers by itself. Behind
+    /// plaintext that waits for an answer (tickets, when the first request comes with the end of the handshake) it
+    /// leaves with that answer, in one write.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.tcp.poll_readable(cx));
         let mut sealed = Buf::try_take().ok_or(io::ErrorKind::OutOfMemory)?;
@@ -205,6 +214,9 @@ impl TlsStream {
         }
         // The session takes everything unless plaintext waits, and this is only called when none does.
         let fed = self.session.read_tls(sealed.filled_mut());
+        if fed.is_ok() && !self.session.plain().is_empty() {
+            return Poll::Ready(Ok(()));
+        }
         let passed_on = match self.poll_drain(cx) {
             Poll::Ready(Err(error)) => Err(error),
             Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
@@ -228,6 +240,9 @@ impl TlsStream {
 
     fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
+            if !self.session.is_handshaking() && !self.session.plain().is_empty() {
+                return Poll::Ready(Ok(()));
+            }
             let drained = self.poll_drain(cx)?;
             if !self.session.is_handshaking() {
                 return drained.map(Ok);

@@ -100,7 +100,8 @@ async fn serve_with(
     live: &Rc<LiveConn>,
 ) -> Option<Reason> {
     let Some(config) = snapshot.listener(listener) else { return Some(Reason::Draining) };
-    let ready = match begin(core, config, accepted, live).await {
+    // Boxed: what a handshake needs between two waits goes when it is done.
+    let ready = match Box::pin(begin(core, config, accepted, live)).await {
         Ok(ready) => ready,
         Err(reason @ (Reason::TlsHandshakeFailed | Reason::TlsHandshakeTimeout)) => {
             core.stats.borrow_mut().handshake(config.stat, stats::Handshake::Failed(reason));
@@ -160,7 +161,10 @@ async fn begin(
     let opened_at = clock::now();
     let socket_peer = accepted.peer;
     let tcp = TcpStream::from_fd(accepted.fd).map_err(|_out_of_resources| Reason::Internal)?;
-    let socket_local = tcp.local_addr().map_err(|_gone| Reason::ClientClosed)?;
+    let socket_local = match accepted.local {
+        Some(local) => local,
+        None => tcp.local_addr().map_err(|_gone| Reason::ClientClosed)?,
+    };
     let mut info = ConnInfo {
         listener: config.stat,
         peer: socket_peer,

@@ -46,6 +46,8 @@ pub(crate) struct H1Side {
     end_wanted: bool,
     /// Bytes of the current message that the socket took.
     has_written: bool,
+    /// The message that is being sent is the last of the connection.
+    is_last: bool,
 }
 
 impl H1Side {
@@ -61,6 +63,7 @@ impl H1Side {
             framing: Framing::Nothing,
             end_wanted: false,
             has_written: false,
+            is_last: false,
         })
     }
 
@@ -257,6 +260,7 @@ impl H1Side {
             .map_err(|_refused| SideError::NotWritable)?;
         self.framing = framing_for(sent.body);
         self.end_wanted = false;
+        self.is_last = sent.persistence == Persistence::Close && !head.is_interim();
         Ok(sent)
     }
 
@@ -276,7 +280,13 @@ impl H1Side {
 
     fn poll_write_out(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SideError>> {
         let was_waiting = !self.output.is_empty();
-        let result = self.output.poll_flush(&mut self.transport, cx);
+        let mut result = self.output.poll_write(&mut self.transport, cx);
+        if matches!(result, Poll::Ready(Ok(()))) {
+            if self.is_last && matches!(self.framing, Framing::Nothing | Framing::Exact { left_bytes: 0 }) {
+                self.transport.end_behind();
+            }
+            result = self.transport.poll_flush(cx);
+        }
         self.has_written |= was_waiting && !matches!(result, Poll::Ready(Err(_)));
         result.map_err(SideError::from)
     }

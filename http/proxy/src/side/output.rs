@@ -50,8 +50,8 @@ impl Output {
         }
     }
 
-    /// Writes until nothing is left.
-    pub(crate) fn poll_flush(
+    /// Hands everything to the transport, which may still hold some of it.
+    pub(crate) fn poll_write(
         &mut self,
         transport: &mut Transport,
         cx: &mut Context<'_>,
@@ -68,7 +68,7 @@ impl Output {
             };
             self.advance(sent);
         }
-        transport.poll_flush(cx)
+        Poll::Ready(Ok(()))
     }
 
     fn advance(&mut self, mut sent: usize) {
