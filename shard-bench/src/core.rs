@@ -45,7 +45,8 @@ pub(crate) struct Flight {
 pub(crate) struct Core {
     pub(crate) plan: Arc<Plan>,
     pub(crate) epoch: Epoch,
-    pub(crate) tls: Option<ClientContext>,
+    /// Empty on plaintext. Sessions are remembered by context: see [`Core::tls_of`].
+    tls: Vec<ClientContext>,
     /// The requests as HTTP/2 sends them.
     pub(crate) fields: Rc<Fields>,
     pub(crate) desk: RefCell<Desk>,
@@ -80,7 +81,7 @@ impl Core {
     pub(crate) fn new(
         plan: Arc<Plan>,
         epoch: Epoch,
-        tls: Option<ClientContext>,
+        tls: Vec<ClientContext>,
         desk: Desk,
         values: Values,
         slots: usize,
@@ -108,6 +109,12 @@ impl Core {
             texts: RefCell::default(),
             is_given_up: Cell::new(false),
         }
+    }
+
+    /// The TLS configuration of a slot. With a connection for each request every slot has one of its own, as far as
+    /// there are, because a context keeps eight tickets and each resumes one connection (RFC 8446 §C.4).
+    pub(crate) fn tls_of(&self, slot: usize) -> Option<&ClientContext> {
+        self.tls.get(slot % self.tls.len().max(1))
     }
 
     /// The time now, not that of the turn.

@@ -34,7 +34,7 @@ pub(crate) async fn run(core: Rc<Core>, slot: usize) {
                 break;
             }
         }
-        match open(&core, dials).await {
+        match open(&core, slot, dials).await {
             Ok(link) => {
                 core.begun().await;
                 speak(&core, slot, link, first).await;
@@ -67,10 +67,10 @@ async fn next(core: &Core, slot: usize) -> Option<Flight> {
     .await
 }
 
-async fn open(core: &Core, dials: usize) -> Result<Link, DialError> {
+async fn open(core: &Core, slot: usize, dials: usize) -> Result<Link, DialError> {
     let target = &core.plan.target;
     let addr = target.addrs[dials % target.addrs.len().max(1)];
-    let tls = core.tls.as_ref().map(|context| (context, target.server_name.as_str()));
+    let tls = core.tls_of(slot).map(|context| (context, target.server_name.as_str()));
     let dialed = dial(addr, tls, core.plan.timeout, &core.epoch, &core.buffer).await?;
     core.opened(&dialed);
     Ok(dialed.link)

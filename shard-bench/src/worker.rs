@@ -35,6 +35,9 @@ pub(crate) struct Frame {
     pub(crate) is_last: bool,
 }
 
+/// TLS configurations of one core, each with the trusted CAs in it.
+const CONTEXTS_MAX: usize = 64;
+
 /// Between two sweeps for time-outs.
 const SWEEP: Duration = Duration::from_millis(100);
 
@@ -73,10 +76,13 @@ fn core(plan: &Arc<Plan>, number: usize, epoch: Epoch, start: Duration) -> Resul
         Load::Open(_) => Desk::open(start + plan.warmup, end, requests, slots),
     };
     let values = Values::new(plan.seed, count(number), count(cores));
-    let tls = match plan.target.scheme {
-        Scheme::Http => None,
-        Scheme::Https => Some(tls_context(&plan.tls, plan.protocol.alpn())?),
+    let contexts = match plan.target.scheme {
+        Scheme::Http => 0,
+        Scheme::Https if plan.is_fresh && plan.tls.resume => slots.clamp(1, CONTEXTS_MAX),
+        Scheme::Https => 1,
     };
+    let context = |_| tls_context(&plan.tls, plan.protocol.alpn());
+    let tls = (0..contexts).map(context).collect::<Result<Vec<_>, _>>()?;
     Ok(Core::new(Arc::clone(plan), epoch, tls, desk, values, slots, (start + plan.warmup, end)))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use core_runtime::shard::DriverChoice;
 use lexopt::prelude::*;
-use tls::{KeyExchange, Version, Versions};
+use tls::{KeyExchange, Versions};
 
 use super::values;
 use crate::load::{Burst, Spacing, Stage};
@@ -294,22 +294,8 @@ impl Options {
                     _ => return Err(format!("{value}: want constant or poisson")),
                 }
             }
-            "tls" => {
-                let version = match value {
-                    "1.2" => Version::Tls12,
-                    "1.3" => Version::Tls13,
-                    _ => return Err(format!("{value}: want 1.2 or 1.3")),
-                };
-                self.versions = Versions { min: version, max: version };
-            }
-            _ => {
-                self.driver = match value {
-                    "auto" => DriverChoice::Auto,
-                    "ring" => DriverChoice::Ring,
-                    "epoll" => DriverChoice::Epoll,
-                    _ => return Err(format!("{value}: want auto, ring or epoll")),
-                }
-            }
+            "tls" => self.versions = values::tls_version(value)?,
+            _ => self.driver = values::driver(value)?,
         }
         Ok(())
     }

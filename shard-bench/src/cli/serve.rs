@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use core_runtime::shard::DriverChoice;
 use lexopt::prelude::*;
-use tls::{Version, Versions};
+use tls::Versions;
 
 use super::{Code, Ended, values};
 use crate::number::length;
@@ -109,22 +109,8 @@ fn take(parsed: &mut Words, name: &str, value: &str) -> Result<(), String> {
         "client-ca" => parsed.client_ca = Some(value.into()),
         "threads" => plan.cores = vec![None; length(values::count(value)?)],
         "cpus" => plan.cores = values::cpus(value)?.into_iter().map(Some).collect(),
-        "tls" => {
-            let version = match value {
-                "1.2" => Version::Tls12,
-                "1.3" => Version::Tls13,
-                _ => return Err(format!("{value}: want 1.2 or 1.3")),
-            };
-            plan.versions = Versions { min: version, max: version };
-        }
-        _ => {
-            plan.driver = match value {
-                "auto" => DriverChoice::Auto,
-                "ring" => DriverChoice::Ring,
-                "epoll" => DriverChoice::Epoll,
-                _ => return Err(format!("{value}: want auto, ring or epoll")),
-            }
-        }
+        "tls" => plan.versions = values::tls_version(value)?,
+        _ => plan.driver = values::driver(value)?,
     }
     Ok(())
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tls::KeyExchange;
+use core_runtime::shard::DriverChoice;
+use tls::{KeyExchange, Version, Versions};
 
 use crate::load::{Burst, Stage};
 use crate::number::seconds;
@@ -99,6 +100,26 @@ pub(crate) fn groups(text: &str) -> Result<Vec<KeyExchange>, String> {
         _ => Err(format!("{name} is no group; want x25519, secp256r1, secp384r1 or x25519mlkem768")),
     };
     text.split(',').map(group).collect()
+}
+
+/// `1.2` or `1.3`: that version and no other.
+pub(crate) fn tls_version(text: &str) -> Result<Versions, String> {
+    let version = match text {
+        "1.2" => Version::Tls12,
+        "1.3" => Version::Tls13,
+        _ => return Err(format!("{text}: want 1.2 or 1.3")),
+    };
+    Ok(Versions { min: version, max: version })
+}
+
+/// How the reactor waits for the kernel.
+pub(crate) fn driver(text: &str) -> Result<DriverChoice, String> {
+    match text {
+        "auto" => Ok(DriverChoice::Auto),
+        "ring" => Ok(DriverChoice::Ring),
+        "epoll" => Ok(DriverChoice::Epoll),
+        _ => Err(format!("{text}: want auto, ring or epoll")),
+    }
 }
 
 /// Start times, one a line in seconds from the start of the trace, rising; what follows a space is ignored.

@@ -3,7 +3,9 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::support::{Folder, Target, bench, number, pass, percentile, read_json, run, text, wait_for};
+use crate::support::{
+    Folder, Target, bench, number, pass, percentile, read_json, run, text, wait_for_connections,
+};
 use rustix::process::Signal;
 
 #[test]
@@ -46,13 +48,7 @@ fn a_target_that_stalls_for_a_second_shows_in_the_percentiles() {
         .stdout(Stdio::null())
         .spawn()
         .expect("starts");
-    // Nine sockets or more: the run's connections are made.
-    let fds = format!("/proc/{}/fd", child.id());
-    wait_for("the run's connections", || {
-        let links =
-            std::fs::read_dir(&fds).ok()?.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
-        (links.filter(|link| link.to_string_lossy().starts_with("socket:")).count() >= 8).then_some(())
-    });
+    wait_for_connections(&child, 8);
     pass(Duration::from_millis(500));
     target.signal(Signal::STOP);
     pass(Duration::from_secs(1));
@@ -119,12 +115,7 @@ fn a_signal_ends_the_run_with_its_report() {
         .stdout(Stdio::piped())
         .spawn()
         .expect("starts");
-    let fds = format!("/proc/{}/fd", child.id());
-    wait_for("the run's connections", || {
-        let links =
-            std::fs::read_dir(&fds).ok()?.flatten().filter_map(|entry| std::fs::read_link(entry.path()).ok());
-        (links.filter(|link| link.to_string_lossy().starts_with("socket:")).count() >= 2).then_some(())
-    });
+    wait_for_connections(&child, 2);
     let pid = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
     pass(Duration::from_millis(300));
     rustix::process::kill_process(pid, Signal::INT).expect("alive");

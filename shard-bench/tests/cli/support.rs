@@ -145,6 +145,17 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
     }
 }
 
+/// Waits until a run has made `connections` connections.
+pub(crate) fn wait_for_connections(run: &Child, connections: usize) {
+    let fds = format!("/proc/{}/fd", run.id());
+    wait_for("the run's connections", || {
+        let entries = std::fs::read_dir(&fds).ok()?.flatten();
+        let links = entries.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+        let sockets = links.filter(|link| link.to_string_lossy().starts_with("socket:")).count();
+        (sockets >= connections).then_some(())
+    });
+}
+
 /// Lets time pass, where a length of time is what is tested: nobody sends on the channel.
 pub(crate) fn pass(span: Duration) {
     let (_sender, receiver) = mpsc::channel::<()>();
