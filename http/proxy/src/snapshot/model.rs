@@ -8,6 +8,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_balance::check::CheckRules;
+use http_balance::retry::RetryRules;
+use http_balance::shed::Class;
+use http_balance::{ClusterPlan, EndpointId, EndpointSpec};
 use http_gateway::acl::AddressRules;
 use http_gateway::cidr::CidrSet;
 use http_gateway::client_addr::ClientAddrRules;
@@ -229,6 +233,35 @@ pub struct Forward {
     pub split: ClusterSplit,
     pub path_rewrite: Option<PathRewrite>,
     pub host_rewrite: Option<HostRewrite>,
+    /// What clusters with a hashing policy go by: the first of these that the request has. Without any it goes by
+    /// least request.
+    pub hash_by: Vec<HashKey>,
+    /// The route's own rules; None: those of the cluster's plan. The budget is the cluster's either way.
+    pub retry: Option<RetryRules>,
+    pub idempotency_key: IdempotencyKey,
+    /// What is shed first under strain, where the cluster sheds.
+    pub class: Class,
+}
+
+/// Where a request's key for hashing is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HashKey {
+    /// Lower-case field name.
+    Field(String),
+    Cookie(String),
+    /// Name of a query parameter, compared as it is on the wire.
+    Query(String),
+    /// The client, behind trusted proxies.
+    ClientAddress,
+}
+
+/// Whether a POST that brings Idempotency-Key may be repeated like an idempotent request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IdempotencyKey {
+    #[default]
+    Ignored,
+    /// The backends behind the route promise to act once on each key.
+    Honoured,
 }
 
 /// Weighted choice among clusters, by chance or by hash of something stable.
@@ -311,6 +344,10 @@ pub struct ClusterConfig {
     /// What a TLS connection asks for; means nothing without `tls`.
     pub server_name: ServerName,
     pub pool: PoolConfig,
+    /// Rules, tables, and `endpoints` by position. Endpoints from `dns` are added on the core.
+    pub plan: ClusterPlan,
+    /// Checks that this process makes itself; None: none.
+    pub check: Option<CheckRules>,
 }
 
 /// The server name of TLS connections to a cluster.
@@ -329,6 +366,18 @@ pub struct EndpointConfig {
     pub stat: StatId,
     /// DNS name for `HostRewrite::Upstream` and as default server name of TLS.
     pub hostname: Option<String>,
+}
+
+impl EndpointConfig {
+    /// Identity in plans: the address alone, so that names and weights may change.
+    pub fn id(&self) -> EndpointId {
+        EndpointId::of(self.address.to_string().as_bytes())
+    }
+
+    /// As a plan has it: serving, of the first priority.
+    pub fn spec(&self) -> EndpointSpec {
+        EndpointSpec::new(self.id(), self.weight)
+    }
 }
 
 #[derive(Clone, Debug)]

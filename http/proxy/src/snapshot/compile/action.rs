@@ -12,6 +12,7 @@ use control_api::envoy::route::route_action::hash_policy::PolicySpecifier;
 use control_api::envoy::route::route_action::{ClusterSpecifier, HashPolicy, HostRewriteSpecifier};
 use control_api::envoy::route::weighted_cluster::RandomValueSpecifier;
 use control_api::envoy::route::{DirectResponseAction, RedirectAction, RouteAction, WeightedCluster};
+use http_balance::shed::Class;
 use http_wire::token::is_token;
 use rustc_hash::FxHashMap;
 
@@ -20,7 +21,8 @@ use super::matches::regex_text;
 use super::value;
 use crate::route::PathRule;
 use crate::snapshot::model::{
-    ClusterIndex, ClusterSplit, DirectResponse, Forward, HostRewrite, PathRewrite, Redirect, SplitKey,
+    ClusterIndex, ClusterSplit, DirectResponse, Forward, HostRewrite, IdempotencyKey, PathRewrite, Redirect,
+    SplitKey,
 };
 
 /// Places of the clusters in the snapshot.
@@ -88,7 +90,16 @@ pub(super) fn forward(
     // Shard always sends x-forwarded-host, so either value asks for what happens anyway.
     action.append_x_forwarded_host = false;
     nothing_else(&action)?;
-    Ok(ForwardParts { forward: Forward { split, path_rewrite, host_rewrite }, timeout, idle_timeout })
+    let forward = Forward {
+        split,
+        path_rewrite,
+        host_rewrite,
+        hash_by: Vec::new(),
+        retry: None,
+        idempotency_key: IdempotencyKey::default(),
+        class: Class::default(),
+    };
+    Ok(ForwardParts { forward, timeout, idle_timeout })
 }
 
 /// Zero turns the limit off.

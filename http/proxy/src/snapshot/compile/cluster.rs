@@ -14,6 +14,7 @@ use control_api::envoy::upstream_http::HttpProtocolOptions;
 use control_api::envoy::upstream_http::http_protocol_options::UpstreamProtocolOptions;
 use control_api::envoy::upstream_http::http_protocol_options::explicit_http_config::ProtocolConfig;
 use control_api::shard::v1;
+use http_balance::{ClusterPlan, ClusterRules};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::fault::{Checked, Fault, Within, nothing_else};
@@ -78,7 +79,22 @@ pub(super) fn cluster(
     };
     nothing_else(&message)?;
     let stat = stats.id(StatFamily::Cluster, &name);
-    Ok(ClusterConfig { name, stat, protocol, endpoints, dns, connect_timeout, tls, server_name, pool })
+    let specs = endpoints.iter().map(EndpointConfig::spec).collect();
+    let plan = ClusterPlan::build(ClusterRules::default(), specs, Vec::new())
+        .map_err(|error| Fault::new("load_assignment", format!("cannot be balanced: {error}")))?;
+    Ok(ClusterConfig {
+        name,
+        stat,
+        protocol,
+        endpoints,
+        dns,
+        connect_timeout,
+        tls,
+        server_name,
+        pool,
+        plan,
+        check: None,
+    })
 }
 
 /// How a cluster learns its endpoints.
