@@ -23,7 +23,8 @@ BINARIES = pathlib.Path(os.environ.get("SHARD_BIN_DIR", ROOT / "target/debug"))
 TOOLS = ROOT / "target/tools"
 START_SECONDS_MAX = 15
 # A case that fails inside the suite stops its progress for good.
-AUTOBAHN_SECONDS_MAX = 1800
+AUTOBAHN_SECONDS_MAX = 5400
+AUTOBAHN_AGAIN = 2
 BROWSER_SECONDS_MAX = 180
 GRPC_SECONDS_MAX = 180
 
@@ -63,12 +64,19 @@ class Setup(contextlib.ExitStack):
     def __init__(self):
         super().__init__()
         self.dir = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory()))
+        self.processes = {}
 
     def start(self, name, command, env=None):
         log = self.enter_context(open(self.dir / f"{name}.log", "wb"))
         process = subprocess.Popen([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
         self.callback(lambda: (process.terminate(), process.wait()))
+        self.processes[name] = process
         return process
+
+    def must_run(self, *names):
+        for name in names:
+            if (code := self.processes[name].poll()) is not None:
+                raise SystemExit(f"{name} ended with {code}\n{(self.dir / f'{name}.log').read_text(errors='replace')}")
 
     def backend(self):
         program, source = TOOLS / "backend", ROOT / "tests/src/bin/backend.rs"
@@ -100,11 +108,10 @@ class Setup(contextlib.ExitStack):
         binary = BINARIES / "shard-proxy"
         if not binary.exists():
             raise SystemExit(f"{binary} does not exist: cargo build -p http-daemon")
-        process = self.start("proxy", [binary, "--config", config, "--admin", f"127.0.0.1:{admin}"])
+        self.start("proxy", [binary, "--config", config, "--admin", f"127.0.0.1:{admin}"])
 
         def ready():
-            if process.poll() is not None:
-                raise SystemExit((self.dir / "proxy.log").read_text(errors="replace"))
+            self.must_run("proxy")
             return urllib.request.urlopen(f"http://127.0.0.1:{admin}/ready", timeout=1).status == 200
 
         wait("shard-proxy", ready)
@@ -149,32 +156,48 @@ reactor.run()
 
 
 def autobahn(tool):
-    """Cases whose verdict through the proxy is worse than over the direct connection."""
-    rank = {"OK": 0, "INFORMATIONAL": 0, "NON-STRICT": 1, "UNIMPLEMENTED": 2}
+    """Cases whose verdict through the proxy is worse than over the direct connection, and is so again."""
     with Setup() as setup:
         upstream = free_port()
         (setup.dir / "echo.py").write_text(ECHO)
         setup.start("echo", ["/usr/bin/python3", setup.dir / "echo.py", upstream])
         wait("the echo server", listens(upstream))
         plain, _ = setup.proxy({"endpoints": [f"127.0.0.1:{upstream}"]}, upgrades=["websocket"])
-        reports = setup.dir / "reports"
         servers = [{"agent": "direct", "url": f"ws://127.0.0.1:{upstream}"}, {"agent": "proxy", "url": f"ws://127.0.0.1:{plain}"}]
         # 9, 12 and 13 are load tests of the echo server itself and run for many minutes.
         left_out = [] if os.environ.get("AUTOBAHN_ALL") else ["9.*", "12.*", "13.*"]
-        spec = {"outdir": str(reports), "servers": servers, "cases": ["*"], "exclude-cases": left_out, "exclude-agent-cases": {}}
-        (setup.dir / "spec.json").write_text(json.dumps(spec))
-        client = ["/usr/bin/python3", HERE / "autobahn_client.py", tool, setup.dir / "spec.json"]
-        subprocess.run([str(part) for part in client], check=True, stdout=subprocess.DEVNULL, timeout=AUTOBAHN_SECONDS_MAX)
-        verdicts = json.loads((reports / "index.json").read_text())
-        for agent, cases in verdicts.items():
-            print(agent, dict(collections.Counter(verdict["behavior"] for verdict in cases.values())))
-        failed = {}
-        for case, direct in verdicts["direct"].items():
-            for part in ("behavior", "behaviorClose"):
-                through = verdicts["proxy"].get(case, {}).get(part, "MISSING")
-                if rank.get(through, 3) > rank.get(direct[part], 3):
-                    failed[f"{case} {part}"] = f"direct {direct[part]}, through the proxy {through}"
-        return failed, len(verdicts["direct"])
+
+        def verdicts(cases):
+            reports = setup.dir / "reports"
+            spec = {"outdir": str(reports), "servers": servers, "cases": cases, "exclude-cases": left_out, "exclude-agent-cases": {}}
+            (setup.dir / "spec.json").write_text(json.dumps(spec))
+            client = ["/usr/bin/python3", HERE / "autobahn_client.py", tool, setup.dir / "spec.json"]
+            subprocess.run([str(part) for part in client], check=True, stdout=subprocess.DEVNULL, timeout=AUTOBAHN_SECONDS_MAX)
+            setup.must_run("proxy", "echo")
+            found = json.loads((reports / "index.json").read_text())
+            for agent, cases in found.items():
+                print(agent, dict(collections.Counter(verdict["behavior"] for verdict in cases.values())), flush=True)
+            return found
+
+        found = verdicts(["*"])
+        count, failed = len(found["direct"]), worse(found)
+        # Cases have timers of a second, which a busy machine may miss.
+        for _ in range(AUTOBAHN_AGAIN):
+            if failed:
+                failed = worse(verdicts(sorted({name.split()[0] for name in failed})))
+        return failed, count
+
+
+def worse(verdicts):
+    """{case and part: both verdicts} of the cases that are worse through the proxy."""
+    rank = {"OK": 0, "INFORMATIONAL": 0, "NON-STRICT": 1, "UNIMPLEMENTED": 2}
+    failed = {}
+    for case, direct in verdicts["direct"].items():
+        for part in ("behavior", "behaviorClose"):
+            through = verdicts.get("proxy", {}).get(case, {}).get(part, "MISSING")
+            if rank.get(through, 3) > rank.get(direct[part], 3):
+                failed[f"{case} {part}"] = f"direct {direct[part]}, through the proxy {through}"
+    return failed
 
 
 def browser(tool):
@@ -192,11 +215,10 @@ def browser(tool):
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
         options += ["--disable-background-networking", "--disable-component-update", "--ignore-certificate-errors"]
         options += [f"--user-data-dir={setup.dir / 'profile'}", "--remote-debugging-port=0"]
-        chromium = setup.start("chromium", [tool, *options, f"https://localhost:{secure}/"])
+        setup.start("chromium", [tool, *options, f"https://localhost:{secure}/"])
 
         def done():
-            if chromium.poll() is not None:
-                raise SystemExit((setup.dir / "chromium.log").read_text(errors="replace"))
+            setup.must_run("chromium")
             return result.exists()
 
         wait("the page's result", done, BROWSER_SECONDS_MAX)
