@@ -5,6 +5,7 @@ use std::io;
 use std::mem;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
 
 use libc::{c_int, c_void, socklen_t};
 
@@ -174,6 +175,32 @@ pub(crate) fn send_vectored(fd: RawFd, slices: &[io::IoSlice<'_>]) -> io::Result
     check_size(unsafe { libc::sendmsg(fd, &raw const message, flags) })
 }
 
+/// Two ends of a non-blocking pipe: to read from, to write to.
+pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: the pointer is to room for two descriptors.
+    check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) })?;
+    // SAFETY: the kernel has just made this descriptor, and nobody else has it.
+    let read = unsafe { OwnedFd::from_raw_fd(ends[0]) };
+    // SAFETY: as above.
+    let write = unsafe { OwnedFd::from_raw_fd(ends[1]) };
+    Ok((read, write))
+}
+
+pub(crate) fn set_pipe_bytes(pipe: &OwnedFd, bytes: usize) -> io::Result<()> {
+    let bytes = i32::try_from(bytes).map_err(io::Error::other)?;
+    // SAFETY: integers only.
+    check(unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, bytes) }).map(drop)
+}
+
+/// Moves up to `bytes_max` bytes between a pipe and a socket. Both ends are non-blocking. A socket whose peer is gone gives
+/// EPIPE: Rust programs ignore SIGPIPE.
+pub(crate) fn splice(from: RawFd, to: RawFd, bytes_max: usize) -> io::Result<usize> {
+    let flags = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK;
+    // SAFETY: integers and null offsets only.
+    check_size(unsafe { libc::splice(from, ptr::null_mut(), to, ptr::null_mut(), bytes_max, flags) })
+}
+
 pub(crate) fn shutdown_write(fd: RawFd) -> io::Result<()> {
     // SAFETY: integers only.
     check(unsafe { libc::shutdown(fd, libc::SHUT_WR) }).map(drop)
@@ -229,7 +256,7 @@ pub(crate) fn steer_by_hash(fd: &impl AsRawFd) -> io::Result<()> {
 
 fn set_option<T>(fd: &impl AsRawFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     let len = size_of_socklen::<T>();
-    let pointer = std::ptr::from_ref(value).cast::<c_void>();
+    let pointer = ptr::from_ref(value).cast::<c_void>();
     // SAFETY: pointer and length describe `value`; the kernel copies it during the call.
     check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, pointer, len) }).map(drop)
 }
@@ -267,7 +294,7 @@ pub(crate) fn epoll_add(epoll: RawFd, fd: RawFd, events: u32, data: u64) -> io::
 
 pub(crate) fn epoll_del(epoll: RawFd, fd: RawFd) -> io::Result<()> {
     // SAFETY: EPOLL_CTL_DEL ignores the event pointer, null is allowed since Linux 2.6.9.
-    check(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) }).map(drop)
+    check(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, ptr::null_mut()) }).map(drop)
 }
 
 pub(crate) fn epoll_wait(
@@ -352,7 +379,7 @@ pub(crate) fn send_fds(socket: RawFd, bytes: &[u8], fds: &[RawFd]) -> io::Result
         // SAFETY: `header` is a valid header inside `control`.
         let data = unsafe { libc::CMSG_DATA(header) };
         // SAFETY: CONTROL_BYTES leaves room for FDS_MAX descriptors behind the header.
-        unsafe { std::ptr::copy_nonoverlapping(fds.as_ptr().cast(), data, size_of_val(fds)) };
+        unsafe { ptr::copy_nonoverlapping(fds.as_ptr().cast(), data, size_of_val(fds)) };
     }
     // SAFETY: `message` describes `iov` and `control`, which live across the call.
     check_size(unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) })

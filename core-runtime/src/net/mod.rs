@@ -1,7 +1,9 @@
 //! Sockets of one shard: listeners and streams by readiness.
 
 mod listener;
+mod pipe;
 mod stream;
 
 pub use listener::{Accepted, BindOptions, Listener, ListeningSocket};
+pub use pipe::{PIPE_BYTES, PIPES_MAX, Pipe};
 pub use stream::{ConnectError, TcpStream};

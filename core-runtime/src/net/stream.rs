@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use super::pipe::Pipe;
 use crate::buf::Buf;
 use crate::io::Registered;
 use crate::sys;
@@ -123,6 +124,23 @@ impl TcpStream {
     /// As [`TcpStream::try_write`].
     pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         self.io.write_with(|fd| sys::send_vectored(fd, slices))
+    }
+
+    /// Moves up to `bytes_max` received bytes into an empty pipe without copying them; 0 is the end of the stream.
+    ///
+    /// # Errors
+    /// As [`TcpStream::try_read`].
+    pub fn try_splice_in(&self, pipe: &mut Pipe, bytes_max: usize) -> io::Result<usize> {
+        // A short count may be the pipe's limit, so only "would block" says that nothing more waits.
+        self.io.read_with(0, |fd| pipe.fill(fd, bytes_max))
+    }
+
+    /// Sends bytes of a pipe, as many as the socket takes.
+    ///
+    /// # Errors
+    /// As [`TcpStream::try_write`].
+    pub fn try_splice_out(&self, pipe: &mut Pipe) -> io::Result<usize> {
+        self.io.write_with(|fd| pipe.drain(fd))
     }
 
     /// Whether an idle connection is fit for another request: alive, with nothing to read. Costs a system call

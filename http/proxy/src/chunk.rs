@@ -1,30 +1,39 @@
-//! A piece of a body on its way: the pooled buffer that it was read into, or the bytes that h2 gave us.
+//! A piece of a body on its way: the pooled buffer that it was read into, the bytes that h2 gave us, or a pipe in the
+//! kernel.
 //!
 //! Moving a chunk never copies. It is the `Buf` type of the h2 crate's send side.
 
 use bytes::{Buf as _, Bytes};
 use core_runtime::buf::Buf;
+use core_runtime::net::Pipe;
 
 #[derive(Debug)]
 pub(crate) enum Chunk {
     Pooled(Buf),
     Shared(Bytes),
+    /// Only for sinks that take pipes: its bytes are nowhere in this process.
+    Piped(Pipe),
 }
 
 impl Chunk {
+    /// The bytes; none of a pipe's.
     pub(crate) fn as_slice(&self) -> &[u8] {
         match self {
             Self::Pooled(buf) => buf.filled(),
             Self::Shared(bytes) => bytes,
+            Self::Piped(_) => &[],
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.as_slice().len()
+        match self {
+            Self::Piped(pipe) => pipe.len(),
+            in_memory => in_memory.as_slice().len(),
+        }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.as_slice().is_empty()
+        self.len() == 0
     }
 
     /// Drops `count` bytes from the front.
@@ -32,6 +41,8 @@ impl Chunk {
         match self {
             Self::Pooled(buf) => buf.consume(count),
             Self::Shared(bytes) => bytes.advance(count),
+            // What left a pipe is gone from it already.
+            Self::Piped(_) => {}
         }
     }
 
@@ -40,6 +51,7 @@ impl Chunk {
         let mut bytes = match std::mem::replace(self, Self::Shared(Bytes::new())) {
             Self::Pooled(buf) => Bytes::from_owner(Owner(buf)),
             Self::Shared(bytes) => bytes,
+            Self::Piped(_) => Bytes::new(),
         };
         let front = bytes.split_to(count.min(bytes.len()));
         *self = Self::Shared(bytes);
@@ -58,7 +70,7 @@ impl AsRef<[u8]> for Owner {
 
 impl bytes::Buf for Chunk {
     fn remaining(&self) -> usize {
-        self.len()
+        self.as_slice().len()
     }
 
     fn chunk(&self) -> &[u8] {

@@ -102,10 +102,17 @@ impl Direction {
         self.has_ended && self.has_flushed
     }
 
-    fn poll_next(&mut self, source: &mut Side, cx: &mut Context<'_>) -> Poll<Result<BodyEvent, SideError>> {
+    fn poll_next(
+        &mut self,
+        source: &mut Side,
+        sink: &Side,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<BodyEvent, SideError>> {
         match self.again.pop() {
             Some(event) => Poll::Ready(Ok(event)),
-            None => source.poll_body(cx),
+            // What may have to be sent twice has to be seen.
+            None if matches!(self.replay.as_deref(), Some(Replay::Kept { .. })) => source.poll_body(cx),
+            None => source.poll_body_for(sink, cx),
         }
     }
 }
@@ -179,7 +186,7 @@ fn pump(
             cx.waker().wake_by_ref();
             return (Poll::Pending, moved);
         }
-        let event = match direction.poll_next(source, cx) {
+        let event = match direction.poll_next(source, sink, cx) {
             Poll::Ready(Ok(event)) => event,
             Poll::Ready(Err(error)) => return (Poll::Ready(Err(PumpError::Source(error))), moved),
             Poll::Pending => break,

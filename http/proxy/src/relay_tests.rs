@@ -10,7 +10,7 @@ use http_wire::h1::{Persistence, RequestFraming, ResponseFraming};
 use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Scheme, Version};
 
 use crate::relay::{Direction, IdleLimits, Relay, RelayError};
-use crate::side::Side;
+use crate::side::{Side, SideError};
 use crate::testing::{h1_side, on_shard, paced, read_up_to, write_all};
 
 struct Rig {
@@ -289,4 +289,83 @@ fn a_short_body_can_be_sent_twice_and_a_long_one_cannot() {
             assert_eq!(until_head(&mut second, &rig.response, LONG).await.expect("an answer"), 200);
         });
     }
+}
+
+/// A body that shows every byte that is lost, doubled or moved.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| u8::try_from((at ^ at >> 8 ^ at >> 16) & 0xff).expect("masked")).collect()
+}
+
+/// A response whose head has been passed on to the client; gives the rig back with the backend still to send.
+async fn answered(length: usize) -> Rig {
+    let mut rig = rig(BodyLength::Exact(0)).await;
+    let mut head = ResponseHead::default();
+    (head.status, head.version) = (200, Version::Http11);
+    let bytes = u64::try_from(length).expect("short");
+    write_all(&rig.backend, format!("HTTP/1.1 200 OK\r\ncontent-length: {bytes}\r\n\r\n").as_bytes()).await;
+    let mut received = ResponseHead::default();
+    poll_fn(|cx| rig.upstream.poll_response_head(cx, Method::Get, &mut received)).await.expect("a head");
+    let framing = ResponseFraming {
+        body: BodyLength::Exact(bytes),
+        declared_length: None,
+        persistence: Persistence::KeepAlive,
+        client_version: Version::Http11,
+        request_method: Method::Get,
+    };
+    rig.downstream.send_response_head(&head, framing).expect("written");
+    rig
+}
+
+#[test]
+fn long_bodies_pass_whole_through_the_kernel() {
+    // Around the length from which pipes are used, and far beyond what pipe and socket hold.
+    for length in [32 * 1024 - 1, 32 * 1024, 300_001, 5_000_000] {
+        on_shard(move || async move {
+            let mut rig = answered(length).await;
+            let (client, backend) = (rig.client, rig.backend);
+            let body = pattern(length);
+            let expected = body.clone();
+            core_runtime::spawn(async move {
+                write_all(&backend, &body).await;
+                std::future::pending::<()>().await;
+            });
+            let seen = std::rc::Rc::new(std::cell::Cell::new(false));
+            let is_whole = std::rc::Rc::clone(&seen);
+            core_runtime::spawn(async move {
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
+                let got = read_up_to(&client, head.len() + length).await;
+                is_whole.set(got.strip_prefix(head.as_bytes()).is_some_and(|body| body == expected));
+                std::future::pending::<()>().await;
+            });
+            let mut relay =
+                relay(&mut rig.downstream, &mut rig.upstream, &rig.idle, limits(20_000, 20_000), None);
+            relay.request = Direction::ended();
+            relay.until_end().await.expect("the whole body");
+            assert_eq!(relay.response.bytes, u64::try_from(length).expect("short"));
+            while !seen.get() {
+                core_runtime::yield_now().await;
+            }
+        });
+    }
+}
+
+#[test]
+fn a_long_body_that_breaks_off_is_no_whole_one() {
+    on_shard(|| async {
+        let mut rig = answered(1_000_000).await;
+        let (client, backend) = (rig.client, rig.backend);
+        core_runtime::spawn(async move {
+            write_all(&backend, &pattern(400_000)).await;
+            backend.shutdown_write().expect("connected");
+            std::future::pending::<()>().await;
+        });
+        core_runtime::spawn(async move {
+            read_up_to(&client, 1_000_000).await;
+        });
+        let mut relay =
+            relay(&mut rig.downstream, &mut rig.upstream, &rig.idle, limits(20_000, 20_000), None);
+        relay.request = Direction::ended();
+        let error = relay.until_end().await.expect_err("600,000 bytes are missing");
+        assert!(matches!(error, RelayError::Upstream(SideError::Truncated)), "{error:?}");
+    });
 }

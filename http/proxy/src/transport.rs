@@ -7,7 +7,7 @@ use std::io::{self, IoSlice};
 use std::task::{Context, Poll, Waker, ready};
 
 use core_runtime::buf::{Buf, Scratch};
-use core_runtime::net::TcpStream;
+use core_runtime::net::{Pipe, TcpStream};
 use tls::{Plain, Session};
 
 #[derive(Debug)]
@@ -112,6 +112,40 @@ impl Transport {
                 }
                 Poll::Ready(Ok(taken))
             }
+        }
+    }
+
+    /// Whether bytes may pass through the kernel as they are.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self, Self::Plain(_))
+    }
+
+    /// Moves received bytes into an empty pipe; 0 is the end. Only for plain TCP.
+    pub(crate) fn poll_splice_in(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+        bytes_max: usize,
+    ) -> Poll<io::Result<usize>> {
+        let Self::Plain(tcp) = self else { return Poll::Ready(Err(io::ErrorKind::Unsupported.into())) };
+        loop {
+            ready!(tcp.poll_readable(cx));
+            match tcp.try_splice_in(pipe, bytes_max) {
+                Err(error) if would_block(&error) => {}
+                other => return Poll::Ready(other),
+            }
+        }
+    }
+
+    /// Sends bytes of a pipe. Only for plain TCP.
+    pub(crate) fn poll_splice_out(
+        &mut self,
+        cx: &mut Context<'_>,
+        pipe: &mut Pipe,
+    ) -> Poll<io::Result<usize>> {
+        match self {
+            Self::Plain(tcp) => poll_write_tcp(tcp, cx, |tcp| tcp.try_splice_out(pipe)),
+            Self::Tls(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
 

@@ -6,6 +6,7 @@
 use std::task::{Context, Poll, ready};
 
 use core_runtime::buf::{BUF_BYTES, Buf};
+use core_runtime::net::Pipe;
 use http_wire::fields::Fields;
 use http_wire::h1::{
     self, BodyDecoder, Decoded, EndOfInput, HeadLimits, HeadProgress, Persistence, RequestFraming,
@@ -30,6 +31,9 @@ enum Framing {
     /// As it comes; the end is the end of the connection's sending direction.
     Raw,
 }
+
+/// Rests of bodies below it are copied: two calls more cost as much as the copy.
+const PIPED_BYTES_MIN: usize = 32 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct H1Side {
@@ -212,6 +216,32 @@ impl H1Side {
                 });
             }
         }
+    }
+
+    /// Whether pieces may be handed over in pipes: nothing looks at them on their way to the socket.
+    pub(crate) fn takes_pipes(&self) -> bool {
+        self.transport.is_plain() && matches!(self.framing, Framing::Exact { .. })
+    }
+
+    /// As [`H1Side::poll_body`], for a sink that takes pipes: the rest of a long body with a known length passes through
+    /// the kernel. 1 MB bodies, S6 of the comparison bench.
+    pub(crate) fn poll_body_or_pipe(&mut self, cx: &mut Context<'_>) -> Poll<Result<BodyEvent, SideError>> {
+        let left_bytes = self.decoder.exact_left_bytes().and_then(|left| usize::try_from(left).ok());
+        let Some(left_bytes) = left_bytes.filter(|left| *left >= PIPED_BYTES_MIN) else {
+            return self.poll_body(cx);
+        };
+        if self.input.is_some() || !self.transport.is_plain() {
+            return self.poll_body(cx);
+        }
+        ready!(self.transport.poll_readable(cx));
+        let Some(mut pipe) = Pipe::try_take() else { return self.poll_body(cx) };
+        let moved = ready!(self.transport.poll_splice_in(cx, &mut pipe, left_bytes))?;
+        if moved == 0 {
+            return Poll::Ready(Err(SideError::Truncated));
+        }
+        self.decoder.note_taken(u64::try_from(moved).unwrap_or(u64::MAX));
+        let chunk = Chunk::Piped(pipe);
+        Poll::Ready(Ok(if self.decoder.is_done() { BodyEvent::Last(chunk) } else { BodyEvent::Data(chunk) }))
     }
 
     fn skip_input(&mut self, count: usize) {

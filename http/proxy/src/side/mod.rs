@@ -183,6 +183,18 @@ impl Side {
         }
     }
 
+    /// The next piece for `sink`, which may take it in a pipe.
+    pub(crate) fn poll_body_for(
+        &mut self,
+        sink: &Self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<BodyEvent, SideError>> {
+        match (self, sink) {
+            (Self::H1(source), Self::H1(sink)) if sink.takes_pipes() => source.poll_body_or_pipe(cx),
+            (source, _) => source.poll_body(cx),
+        }
+    }
+
     /// Ready when [`Side::send_body`] may be called once more.
     pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SideError>> {
         match self {

@@ -43,7 +43,9 @@ impl Output {
 
     /// Adds body bytes: copied when small, else taken as they are.
     pub(crate) fn push(&mut self, chunk: Chunk) {
-        if self.chunk.is_some() || chunk.len() <= COPY_BYTES_MAX {
+        let is_piped = matches!(chunk, Chunk::Piped(_));
+        debug_assert!(!is_piped || self.chunk.is_none(), "a piped chunk is taken when there is room");
+        if !is_piped && (self.chunk.is_some() || chunk.len() <= COPY_BYTES_MAX) {
             self.stage().extend_from_slice(chunk.as_slice());
         } else {
             self.chunk = Some(chunk);
@@ -59,8 +61,10 @@ impl Output {
         while !self.is_empty() {
             let staged = self.staged.as_ref().and_then(|s| s.get(self.staged_sent..)).unwrap_or(&[]);
             let behind = self.behind.as_ref().and_then(|s| s.get(self.behind_sent..)).unwrap_or(&[]);
-            let sent = match &self.chunk {
+            let sent = match &mut self.chunk {
                 None => ready!(transport.poll_write(cx, staged))?,
+                Some(Chunk::Piped(_)) if !staged.is_empty() => ready!(transport.poll_write(cx, staged))?,
+                Some(Chunk::Piped(pipe)) => ready!(transport.poll_splice_out(cx, pipe))?,
                 Some(chunk) => {
                     let slices = [IoSlice::new(staged), IoSlice::new(chunk.as_slice()), IoSlice::new(behind)];
                     ready!(transport.poll_write_vectored(cx, &slices))?

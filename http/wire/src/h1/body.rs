@@ -83,6 +83,22 @@ impl BodyDecoder {
         matches!(self.state, State::Done)
     }
 
+    /// Bytes that a body with an announced length still lacks; `None` for every other framing.
+    pub const fn exact_left_bytes(&self) -> Option<u64> {
+        match self.state {
+            State::Exact { left_bytes } => Some(left_bytes),
+            _ => None,
+        }
+    }
+
+    /// Notes that `count` bytes of a body with an announced length were taken without being shown to the decoder.
+    pub const fn note_taken(&mut self, count: u64) {
+        if let State::Exact { left_bytes } = self.state {
+            let left_bytes = left_bytes.saturating_sub(count);
+            self.state = if left_bytes == 0 { State::Done } else { State::Exact { left_bytes } };
+        }
+    }
+
     /// Fields behind a chunked body, without those that must not be there (RFC 9110 §6.5.1); `None` when
     /// nothing is left. Complete once `decode` has returned `End`.
     pub fn trailers(&self) -> Option<&Fields> {
