@@ -97,6 +97,8 @@ pub(crate) struct Plan {
     pub(crate) duration: Duration,
     pub(crate) requests_max: u64,
     pub(crate) timeout: Duration,
+    /// How long before each start an open loop stops sleeping and watches the clock.
+    pub(crate) spin: Duration,
     /// How long what is in flight at the end is waited for.
     pub(crate) drain: Duration,
     /// Bytes a second that each connection reads or sends; None: as fast as it goes.

@@ -24,6 +24,7 @@ Load:
       --burst SIZE/SPAN    SIZE requests at once every SPAN, on top of --rate or alone
       --trace FILE         Open loop at the times in FILE, in seconds, one a line
       --arrivals KIND      constant (default) or poisson
+      --spin SPAN          Stop sleeping so long before each start: exact starts for CPU (0; 100us will do)
       --fresh              A new connection for each request
       --timeout SPAN       For connecting and for each answer (10s)
       --drain SPAN         Wait for answers after the end (the time-out, at most 10s)
@@ -74,6 +75,7 @@ pub(crate) struct Options {
     pub(crate) is_fresh: bool,
     pub(crate) timeout: Duration,
     pub(crate) drain: Option<Duration>,
+    pub(crate) spin: Duration,
     pub(crate) read_rate: Option<u64>,
     pub(crate) send_rate: Option<u64>,
     pub(crate) protocol: Option<String>,
@@ -129,6 +131,7 @@ impl Default for Options {
             is_fresh: false,
             timeout: Duration::from_secs(10),
             drain: None,
+            spin: Duration::ZERO,
             read_rate: None,
             send_rate: None,
             protocol: None,
@@ -274,6 +277,7 @@ impl Options {
             "stages" => self.stages = Some(values::stages(value)?),
             "burst" => self.burst = Some(values::burst(value)?),
             "timeout" => self.timeout = values::span(value)?,
+            "spin" => self.spin = values::span(value)?,
             "drain" => self.drain = Some(values::span(value)?),
             "slow-read" => self.read_rate = Some(values::byte_rate(value)?),
             "slow-send" => self.send_rate = Some(values::byte_rate(value)?),
@@ -324,6 +328,7 @@ const VALUED: &[&str] = &[
     "arrivals",
     "timeout",
     "drain",
+    "spin",
     "slow-read",
     "slow-send",
     "protocol",

@@ -65,6 +65,7 @@ pub(crate) fn plan(options: &Options, url: &str) -> Result<Plan, String> {
         duration,
         requests_max: options.requests.unwrap_or(u64::MAX),
         timeout: options.timeout,
+        spin: options.spin,
         drain: options.drain.unwrap_or_else(|| options.timeout.min(DRAIN_MAX)),
         read_rate: options.read_rate,
         send_rate: options.send_rate,

@@ -18,6 +18,8 @@ fn the_schedule_is_kept() {
     assert!((390.0..=401.0).contains(&started), "{started}");
     let paced = number(&plain, &["phases", "pacing", "count"]);
     assert!((399.0..=401.0).contains(&paced), "{paced}");
+    let spinning = run(&[&url, "--rate", "200", "-d", "1s", "-c", "16", "--spin", "200us"]);
+    assert!(number(&spinning, &["requests", "started"]) >= 195.0, "{spinning:#}");
     let ramp = run(&[&url, "--stages", "1s:0-200,500ms:0,500ms:100", "--warmup", "0s", "-c", "16"]);
     let started = number(&ramp, &["requests", "started"]);
     assert!((145.0..=151.0).contains(&started), "100 of the ramp and 50 of the step: {started}");
