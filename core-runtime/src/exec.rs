@@ -3,7 +3,7 @@
 //! ```text
 //!  wake ──► ready ──► poll ──► pending ──┐         turn_end().await ──► late ──► ready, once per turn
 //!             ▲                          │
-//!             └──────────── wake ────────┘
+//!             └──────────── wake ────────┘         next_turn().await ──► behind what the kernel reports for the next turn
 //! ```
 //! A task lives as long as the shard holds it in `tasks`; a panic ends the task, not the shard, and is counted.
 //! Called by `shard` (the loop) and by everybody through [`spawn`], [`yield_now`] and [`turn_end`].
@@ -44,6 +44,8 @@ impl Task {
 struct Exec {
     ready: RefCell<VecDeque<Rc<Task>>>,
     late: RefCell<Vec<Waker>>,
+    next: RefCell<Vec<Waker>>,
+    turn: Cell<u64>,
     tasks: RefCell<Vec<Option<Rc<Task>>>>,
     free: RefCell<Vec<usize>>,
     panics: Cell<u64>,
@@ -115,9 +117,28 @@ pub fn poll_turn_end(cx: &Context<'_>, waited: &mut bool) -> Poll<()> {
     Poll::Pending
 }
 
+/// Waits until the kernel has been asked for events: work that comes in any amount lets the rest go first in each turn.
+pub async fn next_turn() {
+    let mut waited = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut waited, true) {
+            return Poll::Ready(());
+        }
+        EXEC.with(|exec| exec.next.borrow_mut().push(cx.waker().clone()));
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Number of this thread's turn.
+pub(crate) fn turn() -> u64 {
+    EXEC.with(|exec| exec.turn.get())
+}
+
 /// Whether the loop has something to run without waiting for the kernel.
 pub(crate) fn has_ready() -> bool {
-    EXEC.with(|exec| !exec.ready.borrow().is_empty() || !exec.late.borrow().is_empty())
+    let is_empty = |wakers: &RefCell<Vec<Waker>>| wakers.borrow().is_empty();
+    EXEC.with(|exec| !exec.ready.borrow().is_empty() || !is_empty(&exec.late) || !is_empty(&exec.next))
 }
 
 /// Panics of tasks on this thread since its start.
@@ -130,6 +151,9 @@ pub(crate) fn panics() -> u64 {
 pub(crate) fn run_turn() {
     const POLLS_PER_TURN_MAX: usize = 4096;
     EXEC.with(|exec| {
+        exec.turn.set(exec.turn.get() + 1);
+        let next = std::mem::take(&mut *exec.next.borrow_mut());
+        next.into_iter().for_each(Waker::wake);
         let mut left = POLLS_PER_TURN_MAX;
         loop {
             while left > 0 {
@@ -188,6 +212,7 @@ pub(crate) fn drop_all() {
         }
         exec.free.borrow_mut().clear();
         exec.late.borrow_mut().clear();
+        exec.next.borrow_mut().clear();
         exec.ready.borrow_mut().clear();
     });
 }

@@ -24,4 +24,4 @@ mod sys;
 mod task_waker;
 pub mod timer;
 
-pub use exec::{poll_turn_end, spawn, turn_end, yield_now};
+pub use exec::{next_turn, poll_turn_end, spawn, turn_end, yield_now};

@@ -274,6 +274,33 @@ mod tests {
     }
 
     #[test]
+    fn a_gate_lets_few_pass_in_a_turn_and_all_in_order() {
+        run(DriverChoice::Auto, &Epoch::start(), |_kind| async {
+            let gate = crate::sync::TurnGate::new(3);
+            let passed = Rc::new(RefCell::new(Vec::new()));
+            for number in 0..20 {
+                let (gate, passed) = (gate.clone(), Rc::clone(&passed));
+                spawn(async move {
+                    let mut place = None;
+                    std::future::poll_fn(|cx| gate.poll_enter(cx, &mut place)).await;
+                    passed.borrow_mut().push((exec::turn(), number));
+                });
+            }
+            let until = crate::clock::now() + Duration::from_secs(5);
+            while passed.borrow().len() < 20 && crate::clock::now() < until {
+                crate::next_turn().await;
+            }
+            let passed = passed.borrow();
+            let numbers: Vec<i32> = passed.iter().map(|(_, number)| *number).collect();
+            assert_eq!(numbers, (0..20).collect::<Vec<_>>());
+            for turn in passed.chunk_by(|one, other| one.0 == other.0) {
+                assert!(turn.len() <= 3, "{turn:?}");
+            }
+        })
+        .expect("the loop ran");
+    }
+
+    #[test]
     fn a_panic_ends_its_task_and_is_counted() {
         run(DriverChoice::Auto, &Epoch::start(), |_kind| async {
             let before = exec::panics();

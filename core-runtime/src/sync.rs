@@ -1,11 +1,17 @@
 //! Waiting inside one shard: no atomics, no locks.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use crate::exec;
+
+/// Lets every task of the calling shard look at what it waits for: for changes that happen a few times in its life.
+pub fn wake_all() {
+    exec::wake_all();
+}
 
 /// A flag that many tasks can wait for; once set it stays set.
 ///
@@ -74,6 +80,104 @@ impl Signal {
         let mut waiting = self.waiting.borrow_mut();
         if !waiting.iter().any(|w| w.will_wake(cx.waker())) {
             waiting.push(cx.waker().clone());
+        }
+    }
+}
+
+/// Lets a few tasks a turn do what takes long; the others follow in later turns, first come first served. What the
+/// kernel reports meanwhile runs before them, so that a crowd at the gate does not make everybody else wait for it.
+#[derive(Clone, Debug)]
+pub struct TurnGate(Rc<Gate>);
+
+#[derive(Debug)]
+struct Gate {
+    per_turn: usize,
+    /// The turn that `entered` counts.
+    turn: Cell<u64>,
+    entered: Cell<usize>,
+    line: RefCell<VecDeque<(GatePlace, Waker)>>,
+}
+
+/// A place in a gate's line; set once its task may pass.
+#[derive(Clone, Debug, Default)]
+pub struct GatePlace(Rc<Cell<bool>>);
+
+impl TurnGate {
+    pub fn new(per_turn: usize) -> Self {
+        let (turn, entered, line) = (Cell::new(0), Cell::new(0), RefCell::default());
+        Self(Rc::new(Gate { per_turn, turn, entered, line }))
+    }
+
+    /// Ready when the calling task may pass. `place` is the caller's for one passage: `None` at first, and again after.
+    pub fn poll_enter(&self, cx: &Context<'_>, place: &mut Option<GatePlace>) -> Poll<()> {
+        match place {
+            Some(called) if called.0.get() => {
+                *place = None;
+                return Poll::Ready(());
+            }
+            Some(_) => return Poll::Pending,
+            None => {}
+        }
+        let gate = &self.0;
+        let is_first = gate.line.borrow().is_empty();
+        if is_first && gate.room() > 0 {
+            gate.entered.set(gate.entered.get() + 1);
+            return Poll::Ready(());
+        }
+        let own = place.insert(GatePlace::default()).clone();
+        gate.line.borrow_mut().push_back((own, cx.waker().clone()));
+        if is_first {
+            exec::spawn(call_each_turn(Rc::clone(gate)));
+        }
+        Poll::Pending
+    }
+}
+
+/// Passes through the gate for bulk work in a turn; one is some 100 KiB copied in and out, 50 µs.
+const BULK_PER_TURN: usize = 8;
+
+thread_local! {
+    static BULK: TurnGate = TurnGate::new(BULK_PER_TURN);
+}
+
+/// [`TurnGate::poll_enter`] of the shard's gate for whatever moves many bytes.
+pub fn poll_bulk(cx: &Context<'_>, place: &mut Option<GatePlace>) -> Poll<()> {
+    BULK.with(|gate| gate.poll_enter(cx, place))
+}
+
+impl Gate {
+    /// How many more may pass in this turn.
+    fn room(&self) -> usize {
+        let turn = exec::turn();
+        if self.turn.replace(turn) != turn {
+            self.entered.set(0);
+        }
+        self.per_turn.saturating_sub(self.entered.get())
+    }
+}
+
+/// Nobody is in a line that nobody calls: when the caller's shard ends, its tasks do, too.
+struct Caller(Rc<Gate>);
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.0.line.borrow_mut().clear();
+    }
+}
+
+async fn call_each_turn(gate: Rc<Gate>) {
+    let caller = Caller(gate);
+    let gate = &caller.0;
+    loop {
+        exec::next_turn().await;
+        for _ in 0..gate.room() {
+            let Some((place, waker)) = gate.line.borrow_mut().pop_front() else { return };
+            gate.entered.set(gate.entered.get() + 1);
+            place.0.set(true);
+            waker.wake();
+        }
+        if gate.line.borrow().is_empty() {
+            return;
         }
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use core_runtime::clock;
 use core_runtime::mailbox::{SendError, Sender};
 use core_runtime::net::{Accepted, ListeningSocket};
-use core_runtime::sync::Latch;
+use core_runtime::sync::{Latch, TurnGate};
 use http_gateway::client_limit::ClientLimiter;
 use rustc_hash::FxHashMap;
 use tls::{ServerContext, TicketKeys};
@@ -55,6 +55,13 @@ pub enum Command {
 /// Clients whose limits one core remembers.
 const LIMITED_CLIENTS_MAX: NonZeroU32 = NonZeroU32::new(65_536).expect("not zero");
 
+/// Messages of TLS handshakes that one turn takes: a turn under 1 ms at 100 to 200 µs for a signature.
+const HANDSHAKES_PER_TURN_MAX: usize = 4;
+
+/// How long an idle connection outlives its listener, and over which time such ends are spread.
+const LEAVE_AFTER: Duration = Duration::from_millis(500);
+const LEAVE_SPREAD: Duration = Duration::from_millis(1500);
+
 /// Requests, and places for exchanges, kept for reuse; about as many exchanges run at once on a busy core.
 const REQUESTS_KEPT_MAX: usize = 1024;
 
@@ -66,6 +73,8 @@ pub struct Core {
     pub(crate) clusters: Clusters,
     pub(crate) stats: RefCell<CoreStats>,
     pub(crate) limiter: RefCell<ClientLimiter>,
+    /// A flood of handshakes must not make long turns.
+    pub(crate) handshakes: TurnGate,
     rng: RefCell<Rng>,
     /// Set once, when the core begins to drain.
     pub(crate) draining: Latch,
@@ -112,6 +121,7 @@ impl Core {
             clusters: Clusters::default(),
             stats: RefCell::new(stats),
             limiter: RefCell::new(ClientLimiter::new(LIMITED_CLIENTS_MAX, limiter_seed)),
+            handshakes: TurnGate::new(HANDSHAKES_PER_TURN_MAX),
             rng: RefCell::new(Rng::new(rng_seed)),
             draining: Latch::new(),
             drain_window: Cell::new((Duration::ZERO, Duration::ZERO)),
@@ -150,6 +160,8 @@ impl Core {
         gone.retain(|listener, _| new.listener(*listener).is_none());
         for listener in old.listeners.iter().filter(|listener| new.listener(listener.stat).is_none()) {
             gone.insert(listener.stat, Rc::clone(&old));
+            // Idle connections of a listener that has gone wait for nothing else.
+            core_runtime::sync::wake_all();
         }
     }
 
@@ -239,22 +251,41 @@ impl Core {
         self.draining.set();
     }
 
+    /// When an HTTP/2 connection is told of a drain: spread over the first quarter of the window, so that clients do not
+    /// all connect anew at once (C28).
+    pub(crate) fn goaway_at(&self) -> Duration {
+        let (began_at, timeout) = self.drain_window.get();
+        began_at + self.share_of(timeout / 4)
+    }
+
+    /// When an idle connection of a listener that has gone is closed: not at once, since a request may be on its way, and
+    /// a client that sends one before is told to close with its answer.
+    pub(crate) fn leave_at(&self) -> Duration {
+        clock::now() + LEAVE_AFTER + self.share_of(LEAVE_SPREAD)
+    }
+
+    /// A random part of a time.
+    fn share_of(&self, whole: Duration) -> Duration {
+        let whole_ms = u64::try_from(whole.as_millis()).unwrap_or(u64::MAX).max(1);
+        Duration::from_millis(self.random() % whole_ms)
+    }
+
     /// When an idle connection is closed by a drain: spread over the second quarter of the window. Closing at once
     /// would meet requests that are on their way; a client that sends one before is told to close with its answer
     /// (C28, C30).
     pub(crate) fn close_idle_at(&self) -> Duration {
         let (began_at, timeout) = self.drain_window.get();
-        let spread_ms = u64::try_from(timeout.as_millis() / 4).unwrap_or(u64::MAX).max(1);
-        began_at + timeout / 4 + Duration::from_millis(self.random() % spread_ms)
+        began_at + timeout / 4 + self.share_of(timeout / 4)
     }
 
     /// Brings the gauges of the statistics up to date.
     pub(crate) fn note_gauges(&self) {
         let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        let (mut open, mut in_flight) = (0, 0);
+        let (mut open, mut idle, mut in_flight) = (0, 0, 0);
         self.clusters.for_each_endpoint(|_, endpoint| {
             let (h1, h2) = endpoint.connections();
             open += wide(h1 + h2);
+            idle += wide(endpoint.connections_idle());
             in_flight += u64::from(endpoint.in_flight());
         });
         let limiter = self.limiter.borrow();
@@ -263,6 +294,7 @@ impl Core {
         stats.gauges.connections = wide(self.connections());
         stats.gauges.requests = in_flight;
         stats.gauges.upstream_connections = open;
+        stats.gauges.upstream_connections_idle = idle;
         stats.gauges.buffers_in_use = wide(core_runtime::buf::usage().0);
         stats.gauges.clients = wide(limiter.clients());
         stats.gauges.snapshots = wide(self.generations.count());
@@ -278,9 +310,14 @@ impl Core {
     }
 
     /// Counts a connection of a listener from now until the count is dropped.
-    pub(crate) fn connection_opened(self: &Rc<Self>, listener: StatId, peer: SocketAddr) -> ConnectionCount {
+    pub(crate) fn connection_opened(
+        self: &Rc<Self>,
+        listener: StatId,
+        peer: SocketAddr,
+        waited: Duration,
+    ) -> ConnectionCount {
         self.connections.set(self.connections.get() + 1);
-        self.stats.borrow_mut().connection_accepted(listener, Duration::ZERO);
+        self.stats.borrow_mut().connection_accepted(listener, waited);
         let live = self.live.open(listener, peer);
         ConnectionCount { core: Rc::clone(self), listener, reason: Cell::new(None), live }
     }

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use core_runtime::clock;
+use core_runtime::sync::{self, GatePlace};
 use core_runtime::timer::Deadline;
 use http_gateway::body_limit::BodyMeter;
 use http_wire::fields::Fields;
@@ -31,6 +32,8 @@ pub(crate) struct Direction {
     has_flushed: bool,
     /// The sink stopped taking; what is left will not be sent.
     gave_up: bool,
+    /// Its place among those that move much.
+    line: Option<GatePlace>,
     /// `None` when nobody will ask for it. Boxed, because most requests have no body.
     replay: Option<Box<Replay>>,
     /// What an attempt before this one took from the source, to be sent first; the next piece is the last here.
@@ -164,8 +167,11 @@ pub(crate) struct Relay<'a> {
     upload_error: Option<SideError>,
 }
 
-/// Pieces that one pump moves before it lets other tasks run.
-const PIECES_PER_POLL_MAX: u32 = 32;
+/// Bytes that one pump moves before it stands in line behind all others that move much: with a hundred readers of large
+/// responses a turn would take a second else, and every small request with it.
+const BYTES_PER_PASS: usize = 128 * 1024;
+/// What a piece counts at least: small ones cost more than their bytes.
+const PIECE_COST_MIN: usize = 4096;
 
 /// Moves pieces from `source` to `sink` until one of them has to wait or the message has ended and left.
 fn pump(
@@ -176,15 +182,21 @@ fn pump(
     cx: &mut Context<'_>,
 ) -> (Poll<Result<(), PumpError>>, u32) {
     let mut moved = 0;
+    let mut left = BYTES_PER_PASS;
+    if direction.line.is_some() && sync::poll_bulk(cx, &mut direction.line).is_pending() {
+        return (Poll::Pending, moved);
+    }
     while !direction.has_ended {
         match sink.poll_room(cx) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => return (Poll::Ready(Err(PumpError::Sink(error))), moved),
             Poll::Pending => return (Poll::Pending, moved),
         }
-        if moved == PIECES_PER_POLL_MAX {
-            cx.waker().wake_by_ref();
-            return (Poll::Pending, moved);
+        if left == 0 {
+            if sync::poll_bulk(cx, &mut direction.line).is_pending() {
+                break;
+            }
+            left = BYTES_PER_PASS;
         }
         let event = match direction.poll_next(source, sink, cx) {
             Poll::Ready(Ok(event)) => event,
@@ -193,6 +205,7 @@ fn pump(
         };
         moved += 1;
         if let BodyEvent::Data(chunk) | BodyEvent::Last(chunk) = &event {
+            left = left.saturating_sub(chunk.len().max(PIECE_COST_MIN));
             direction.bytes += u64::try_from(chunk.len()).unwrap_or(u64::MAX);
             if meter.arrived(chunk.len()).is_err() {
                 return (Poll::Ready(Err(PumpError::TooLarge)), moved);

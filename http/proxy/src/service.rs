@@ -45,7 +45,9 @@ pub async fn run(
                 core.apply(snapshot);
             }
             Some(Command::Resolved(resolved)) => core.clusters.resolved(resolved),
-            Some(Command::Adopt { listener, accepted }) => conn::adopt(&core, listener, accepted),
+            Some(Command::Adopt { listener, accepted }) => {
+                conn::adopt(&core, listener, accepted, Duration::ZERO)
+            }
             Some(Command::Listen { listener, socket }) => {
                 // A registration only fails when the process is out of resources; the other cores still serve.
                 if let Ok(socket) = socket.open() {

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use core_runtime::clock;
 use core_runtime::mailbox::{LoadBoard, SendError, Sender};
 use core_runtime::net::{Accepted, Listener};
 use core_runtime::sync::Latch;
@@ -15,6 +16,9 @@ use crate::snapshot::{StatId, Steering};
 
 /// Pause when the process has run out of descriptors: the connection waits in the kernel's queue meanwhile.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(50);
+/// Connections that one socket takes in a turn; the rest waits in the kernel's queue until everybody else has been
+/// served, so that a flood of connections does not make long turns (docs/threat-model.md).
+const ACCEPTS_PER_TURN_MAX: u32 = 16;
 /// Connections by which another shard must be ahead before a hand-over is worth it.
 const STEERING_LEAD: u32 = 2;
 
@@ -49,7 +53,7 @@ impl Accepting {
         self.stop.set();
         while let Ok(Some(accepted)) = self.listener.try_accept() {
             // Kept here: the others may be about to end.
-            adopt(core, self.stat, accepted);
+            adopt(core, self.stat, accepted, Duration::ZERO);
         }
     }
 }
@@ -61,17 +65,30 @@ async fn accept_each(
     context: AcceptContext,
     stop: Latch,
 ) {
+    let mut taken = 0;
+    // When the queue was first seen not to be empty: how long its connections have waited at most.
+    let mut ready_since: Option<Duration> = None;
     loop {
+        if taken == ACCEPTS_PER_TURN_MAX {
+            core_runtime::next_turn().await;
+            taken = 0;
+        }
         let accepted = std::future::poll_fn(|cx| {
             if stop.poll_wait(cx).is_ready() {
                 return std::task::Poll::Ready(None);
             }
-            listener.poll_accept(cx).map(Some)
+            let accepted = listener.poll_accept(cx);
+            if accepted.is_pending() {
+                (taken, ready_since) = (0, None);
+            }
+            accepted.map(Some)
         })
         .await;
+        taken += 1;
+        let waited = clock::now().saturating_sub(*ready_since.get_or_insert_with(clock::now));
         match accepted {
             None => return,
-            Some(Ok(accepted)) => place(&core, stat, accepted, &context),
+            Some(Ok(accepted)) => place(&core, stat, accepted, waited, &context),
             Some(Err(_exhausted)) => {
                 core.stats.borrow_mut().connection_refused(stat, Reason::ConnectionLimit);
                 timer::sleep(EXHAUSTED_PAUSE).await;
@@ -81,7 +98,7 @@ async fn accept_each(
 }
 
 /// Keeps a new connection, or hands it to the shard with the fewest.
-fn place(core: &Rc<Core>, stat: StatId, accepted: Accepted, context: &AcceptContext) {
+fn place(core: &Rc<Core>, stat: StatId, accepted: Accepted, waited: Duration, context: &AcceptContext) {
     let steering = core.snapshot().listener(stat).map(|listener| listener.steering);
     let target = match steering {
         Some(Steering::LeastLoaded) => context.board.least_loaded(core.index, STEERING_LEAD),
@@ -101,12 +118,13 @@ fn place(core: &Rc<Core>, stat: StatId, accepted: Accepted, context: &AcceptCont
         }
         _ => accepted,
     };
-    adopt(core, stat, accepted);
+    adopt(core, stat, accepted, waited);
     context.board.publish(core.index, u32::try_from(core.connections()).unwrap_or(u32::MAX));
 }
 
-/// Starts serving a connection on this shard, within the listener's bound.
-pub(crate) fn adopt(core: &Rc<Core>, stat: StatId, accepted: Accepted) {
+/// Starts serving a connection on this shard, within the listener's bound. It has waited for `waited` since the shard
+/// saw that the queue was not empty.
+pub(crate) fn adopt(core: &Rc<Core>, stat: StatId, accepted: Accepted, waited: Duration) {
     let snapshot = core.snapshot();
     let Some(config) = snapshot.listener(stat) else { return };
     let mut stats = core.stats.borrow_mut();
@@ -117,6 +135,6 @@ pub(crate) fn adopt(core: &Rc<Core>, stat: StatId, accepted: Accepted) {
         return;
     }
     drop(stats);
-    let count = core.connection_opened(stat, accepted.peer);
+    let count = core.connection_opened(stat, accepted.peer, waited);
     core_runtime::spawn(serve(Rc::clone(core), snapshot, stat, accepted, count));
 }

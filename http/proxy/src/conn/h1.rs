@@ -157,15 +157,21 @@ async fn next_request(
         wait.set(limit);
         over = Reason::ConnectionAgeMax;
     }
-    let mut is_draining = false;
+    let mut is_leaving = false;
     let waited = poll_fn(|cx| {
         if side.poll_input(cx).is_ready() {
             return Poll::Ready(Ok(()));
         }
-        if !is_draining && core.draining.poll_wait(cx).is_ready() {
-            is_draining = true;
-            over = Reason::Draining;
-            wait.set(core.close_idle_at());
+        if !is_leaving {
+            let leave_at = match core.draining.poll_wait(cx) {
+                Poll::Ready(()) => Some(core.close_idle_at()),
+                Poll::Pending => core.has_gone(info.listener).then(|| core.leave_at()),
+            };
+            if let Some(at) = leave_at {
+                is_leaving = true;
+                over = Reason::Draining;
+                wait.set(wait.at().map_or(at, |idle| idle.min(at)));
+            }
         }
         wait.poll_expired(cx).map(|()| Err(over))
     })

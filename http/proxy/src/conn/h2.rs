@@ -87,6 +87,7 @@ pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Re
         requests_left: request_limit(core, config).unwrap_or(u32::MAX),
         deadline,
         idle_since: clock::now(),
+        goaway_at: None,
         ending: None,
         grace_ends_at: Duration::MAX,
         is_abrupt: false,
@@ -182,6 +183,8 @@ struct Driver<'a> {
     requests_left: u32,
     deadline: Deadline,
     idle_since: Duration,
+    /// When a client of a process that drains is told so.
+    goaway_at: Option<Duration>,
     /// Why the connection takes no new streams any more, once its client has been told.
     ending: Option<Reason>,
     /// When a client that was told, and does not answer the PING behind the first GOAWAY, has had its time.
@@ -221,6 +224,11 @@ impl Driver<'_> {
     fn poll_streams(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
         loop {
             match self.connection.poll_accept(cx) {
+                // What came in one read with a flood is not begun: its budgets are counted before.
+                Poll::Ready(Some(Ok((_, mut respond)))) if self.io.flood().is_some() => {
+                    respond.send_reset(H2Reason::ENHANCE_YOUR_CALM);
+                    return Poll::Pending;
+                }
                 Poll::Ready(Some(Ok((request, respond)))) => self.start(request, respond),
                 Poll::Ready(Some(Err(error))) => {
                     return Poll::Ready(flood_reason(&self.io).unwrap_or_else(|| self.why_failed(&error)));
@@ -278,7 +286,12 @@ impl Driver<'_> {
     }
 
     fn poll_limits(&mut self, cx: &mut Context<'_>) -> Poll<Reason> {
-        if self.ending.is_none() && self.core.draining.poll_wait(cx).is_ready() {
+        if self.goaway_at.is_none() && self.core.draining.poll_wait(cx).is_ready() {
+            self.goaway_at = Some(self.core.goaway_at());
+            self.arm();
+        }
+        let is_due = self.goaway_at.is_some_and(|at| at <= clock::now());
+        if self.ending.is_none() && (is_due || self.core.has_gone(self.shared.info.listener)) {
             self.end(Reason::Draining);
             cx.waker().wake_by_ref();
         }
@@ -320,7 +333,10 @@ impl Driver<'_> {
     fn arm(&self) {
         let now = clock::now();
         let next = now + (self.idle_timeout / 4).max(LIMITS_PERIOD_MIN);
-        let due = if self.ending.is_none() { self.age_limit } else { Some(self.grace_ends_at) };
+        let due = match self.ending {
+            None => self.age_limit.into_iter().chain(self.goaway_at).min(),
+            Some(_) => Some(self.grace_ends_at),
+        };
         // What is due already is looked at again after a while: its streams have to end first.
         self.deadline.set(due.filter(|due| *due > now).map_or(next, |due| next.min(due)));
     }

@@ -19,6 +19,7 @@ use std::time::Duration;
 use core_runtime::buf::Buf;
 use core_runtime::clock;
 use core_runtime::net::{Accepted, TcpStream};
+use core_runtime::sync::TurnGate;
 use core_runtime::timer::Deadline;
 use http_gateway::acl::Access;
 use http_gateway::client_limit::{ConnectionAdmission, ConnectionTicket, LimitScope};
@@ -195,7 +196,7 @@ async fn begin(
     if let Some(bytes) = early {
         transport.feed_early(bytes).map_err(|_failed| Reason::TlsHandshakeFailed)?;
     }
-    handshake(&mut transport, config.http.handshake_timeout, opened_at).await?;
+    handshake(&mut transport, &core.handshakes, config.http.handshake_timeout, opened_at).await?;
     let protocol = note_session(core, config, &transport, &mut info);
     Ok(Ready { transport, early: None, info: Rc::new(info), protocol })
 }
@@ -294,10 +295,20 @@ async fn read_proxy_header(
     .await
 }
 
-async fn handshake(transport: &mut Transport, timeout: Duration, opened_at: Duration) -> Result<(), Reason> {
+/// Each message of the client may cost a signature; how many do in a turn is bounded.
+async fn handshake(
+    transport: &mut Transport,
+    gate: &TurnGate,
+    timeout: Duration,
+    opened_at: Duration,
+) -> Result<(), Reason> {
     let deadline = Deadline::new();
     deadline.set(opened_at + timeout);
+    let mut place = None;
     poll_fn(|cx| {
+        if transport.poll_readable(cx).is_ready() && gate.poll_enter(cx, &mut place).is_pending() {
+            return deadline.poll_expired(cx).map(|()| Err(Reason::TlsHandshakeTimeout));
+        }
         if let Poll::Ready(result) = transport.poll_handshake(cx) {
             return Poll::Ready(result.map_err(|_failed| Reason::TlsHandshakeFailed));
         }

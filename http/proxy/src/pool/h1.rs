@@ -118,6 +118,10 @@ impl Pool {
         self.open.get()
     }
 
+    pub(super) fn idle(&self) -> usize {
+        self.idle.borrow().len()
+    }
+
     pub(super) fn reap_idle(&self, now: Duration, idle_timeout: Duration) {
         let due = {
             let mut idle = self.idle.borrow_mut();

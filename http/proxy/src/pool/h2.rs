@@ -217,6 +217,10 @@ impl Pool {
         self.connections.borrow().len()
     }
 
+    pub(super) fn idle(&self) -> usize {
+        self.connections.borrow().iter().filter(|connection| connection.streams.get() == 0).count()
+    }
+
     /// Gives free places to those in line, in order.
     fn call_line(&self, endpoint: &Rc<Endpoint>) {
         while !self.line.borrow().is_empty() {

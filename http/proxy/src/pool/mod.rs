@@ -266,6 +266,11 @@ impl Endpoint {
     pub(crate) fn connections(&self) -> (usize, usize) {
         (self.h1.open(), self.h2.open())
     }
+
+    /// Open connections of this core without a request.
+    pub(crate) fn connections_idle(&self) -> usize {
+        self.h1.idle() + self.h2.idle()
+    }
 }
 
 impl Lease {
