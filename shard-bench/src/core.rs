@@ -61,6 +61,8 @@ pub(crate) struct Core {
     pub(crate) alive: Cell<usize>,
     /// When requests begin; the warm-up is the time from here to the window.
     begin: Duration,
+    /// Slots whose task has been started.
+    slots_started: Cell<usize>,
     /// Start and end of what is measured.
     window: (Duration, Duration),
     is_open: bool,
@@ -103,6 +105,7 @@ impl Core {
             wakers: RefCell::new(vec![None; slots]),
             sweeps: Cell::new(0),
             alive: Cell::new(slots),
+            slots_started: Cell::new(0),
             window,
             is_open,
             picked: Cell::new(0),
@@ -120,6 +123,14 @@ impl Core {
     /// The time now, not that of the turn.
     pub(crate) fn now(&self) -> Duration {
         self.epoch.read()
+    }
+
+    /// The number of the next slot to start; None when all are.
+    pub(crate) fn next_slot(&self) -> Option<usize> {
+        let slot = self.slots_started.get();
+        let is_there = slot < self.wakers.borrow().len();
+        self.slots_started.set(slot + usize::from(is_there));
+        is_there.then_some(slot)
     }
 
     /// Keeps the waker of a slot's task.

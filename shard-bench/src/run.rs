@@ -15,12 +15,23 @@ use hdrhistogram::Histogram;
 use crate::number::{count, whole};
 use crate::plan::{Load, Plan};
 use crate::progress::Progress;
+use crate::request::Scheme;
 use crate::tally::{Counts, Fault, Phase, Tally};
 use crate::usage::{self, Usage};
 use crate::worker::{self, Frame, Preflight};
 
-/// Between the start of the threads and the start of the schedule: connections are made meanwhile.
-const SETTLE: Duration = Duration::from_millis(100);
+/// Between the start of the threads and the start of the schedule: connections are made meanwhile, at a pace that a
+/// slow target keeps up with.
+fn settle(plan: &Plan) -> Duration {
+    const LEAST: Duration = Duration::from_millis(100);
+    const MOST: Duration = Duration::from_secs(60);
+    let each = match plan.target.scheme {
+        Scheme::Http => Duration::from_micros(100),
+        Scheme::Https => Duration::from_millis(1),
+    };
+    let connections = if plan.is_fresh { 0 } else { u32::try_from(plan.connections).unwrap_or(u32::MAX) };
+    LEAST + each.saturating_mul(connections).min(MOST)
+}
 
 /// One second of a run, over all cores.
 #[derive(Clone, Debug, Default)]
@@ -76,7 +87,7 @@ pub(crate) fn run(
     let preflight = worker::preflight(plan, epoch)?;
     let internal = |error: std::io::Error| (Fault::Connect, format!("the generator failed: {error}"));
     let (sender, frames) = mailbox::<Frame>(4096).map_err(internal)?;
-    let start = epoch.read() + SETTLE;
+    let start = epoch.read() + settle(plan);
     let mut threads = Vec::new();
     for number in 0..plan.cores.len() {
         threads.push(worker::start(plan, number, epoch, start, sender.clone()).map_err(internal)?);

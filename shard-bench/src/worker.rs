@@ -102,9 +102,7 @@ async fn run(plan: Arc<Plan>, number: usize, epoch: Epoch, start: Duration, fram
             return;
         }
     };
-    for slot in 0..core.alive.get() {
-        spawn(slot::run(Rc::clone(&core), slot));
-    }
+    slot::start(&core);
     if let Load::Open(schedule) = &plan.load {
         let schedule = schedule.clone().warmed_up(plan.warmup);
         let arrivals = Arrivals::new(&schedule, count(number), count(plan.cores.len()), plan.seed);

@@ -16,6 +16,8 @@ use crate::request::{Request, Requests, Scheme, Text, Url, read_list};
 /// Connections and requests at once that one run may have.
 const CONNECTIONS_MAX: u64 = 1_000_000;
 const DEPTH_MAX: u64 = 100_000;
+/// Descriptors beside connections: rings, event counters, reports.
+const FILES_BESIDE: u64 = 64;
 /// Measured time without --duration.
 const DURATION: Duration = Duration::from_secs(10);
 const WARMUP: Duration = Duration::from_secs(1);
@@ -33,6 +35,14 @@ pub(crate) fn plan(options: &Options, url: &str) -> Result<Plan, String> {
     let load = load(options)?;
     if options.connections > CONNECTIONS_MAX {
         return Err(format!("--connections {}: at most {CONNECTIONS_MAX}", options.connections));
+    }
+    if let Some(files) = open_files_max()
+        && options.connections.saturating_add(FILES_BESIDE) > files
+    {
+        return Err(format!(
+            "--connections {}: this process may open {files} files; `ulimit -Hn` tells, /etc/security/limits.conf sets it",
+            options.connections
+        ));
     }
     if options.depth > DEPTH_MAX {
         return Err(format!("--depth {}: at most {DEPTH_MAX}", options.depth));
@@ -76,6 +86,16 @@ pub(crate) fn plan(options: &Options, url: &str) -> Result<Plan, String> {
         protocol,
         load,
     })
+}
+
+/// Raises the limit of open files to what this process may have; None when there is none.
+pub(crate) fn open_files_max() -> Option<u64> {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    let soft = limit.current;
+    limit.current = limit.maximum;
+    // Where it cannot be raised the old one holds.
+    if setrlimit(Resource::Nofile, limit).is_ok() { limit.maximum } else { soft }
 }
 
 fn cores(options: &Options) -> Result<Vec<Option<usize>>, String> {

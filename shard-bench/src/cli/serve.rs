@@ -45,6 +45,8 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Ended {
     if let Err(why) = serve::check(&plan) {
         return usage(why);
     }
+    // A lower limit shows when a client opens more: connections then wait in the kernel's queue.
+    let _files: Option<u64> = super::plan::open_files_max();
     let sockets = match serve::bind(&plan) {
         Ok(sockets) => sockets,
         Err(error) => return Ended::complaint(Code::System, &format!("--listen {}: {error}", plan.listen)),

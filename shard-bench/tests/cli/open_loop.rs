@@ -125,3 +125,12 @@ fn a_signal_ends_the_run_with_its_report() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
     assert!(text(&output).contains("stopped before its end"), "{}", text(&output));
 }
+
+#[test]
+fn a_thousand_connections_are_there_before_the_schedule() {
+    let target = Target::start(&[]);
+    let url = target.url("http", "/");
+    let document = run(&[&url, "-c", "1000", "--stages", "1s:1000", "--warmup", "0s"]);
+    assert!(number(&document, &["connections", "opened"]) == 1000.0, "{document:#}");
+    assert!(number(&document, &["requests", "ok"]) >= 990.0, "{document:#}");
+}
