@@ -4,7 +4,9 @@
 //! Where the kernel refuses BPF the tests are skipped, each with a line on standard error and the count so far.
 
 pub mod frame;
+pub mod net;
 pub mod rig;
+pub mod transfer;
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,10 +21,14 @@ static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 pub fn may_run(test: &str) -> bool {
     let Err(error) = l4_load::probe() else { return true };
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
-    // Straight to the descriptor: the test harness would swallow the output of a test that passes.
-    let line = format!("SKIPPED {test}: {error} ({count} skipped in this binary so far)\n");
-    std::io::stderr().write_all(line.as_bytes()).expect("standard error is open");
+    note(&format!("SKIPPED {test}: {error} ({count} skipped in this binary so far)"));
     false
+}
+
+/// A line on standard error, past the test harness, which swallows the output of a test that passes.
+pub fn note(text: &str) {
+    // Nothing is left to say it with when standard error is closed.
+    drop(writeln!(std::io::stderr(), "{text}"));
 }
 
 /// Reports the whole chain of an error.

@@ -1,0 +1,223 @@
+//! A lab whose boxes and proxies run the program, fed with one table.
+
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+
+use l4_abi::{Decision, Owner, Row, TABLE_ROWS, TCP, Vip};
+use l4_load::{LoadOptions, Mode, Program, VipKey};
+use l4_tests::chain;
+use l4_tests::net::{Host, Lab, VIP4, VIP6};
+use l4_tests::transfer::{Kind, Transfer, serve};
+
+const VIP: u32 = 1;
+const PORT: u16 = 80;
+
+pub(crate) struct Fleet {
+    /// First, so that it goes last: programs detach before their namespaces go.
+    boxes: Vec<Program>,
+    proxies: Vec<Program>,
+    _router: Program,
+    pub(crate) lab: Lab,
+    version: u32,
+}
+
+/// How many transfers broke, with what the first one said.
+#[derive(Debug, Default)]
+pub(crate) struct Broken {
+    pub(crate) count: usize,
+    pub(crate) first: Option<String>,
+}
+
+pub(crate) fn options(host: &Host, mtu_bytes: u32, pin_dir: Option<PathBuf>) -> LoadOptions {
+    let (IpAddr::V4(own4), IpAddr::V6(own6)) = (host.address(false), host.address(true)) else {
+        unreachable!("one of each family")
+    };
+    LoadOptions {
+        pin_dir,
+        hash_secret: *b"the fleet's key.",
+        own4: Some(own4),
+        own6: Some(own6),
+        mtu_bytes,
+        flows_max: 8192,
+        ..LoadOptions::default()
+    }
+}
+
+impl Fleet {
+    /// Two boxes, three proxies; the rows belong to the first `active` proxies.
+    pub(crate) fn new(active: u16) -> Self {
+        Self::with(active, 1600, None)
+    }
+
+    pub(crate) fn with(active: u16, mtu_bytes: u32, pin_dir: Option<&PathBuf>) -> Self {
+        let lab = Lab::new(2, 3);
+        // Without a program on the other end, a veth drops what this end transmits.
+        let mut router = load(&LoadOptions { flows_max: 1024, ..LoadOptions::default() });
+        lab.router.enter(|| {
+            for host in lab.boxes.iter().chain(&lab.proxies) {
+                attach(&mut router, &host.router_end());
+            }
+        });
+        let boxes = lab.boxes.iter().map(|host| {
+            program(&lab, host, None, mtu_bytes, pin_dir.map(|folder| folder.join(host.router_end())))
+        });
+        let boxes = boxes.collect();
+        let local = (1..).zip(&lab.proxies);
+        let proxies = local.map(|(id, host)| program(&lab, host, Some(id), mtu_bytes, None)).collect();
+        for host in &lab.proxies {
+            for address in [VIP4, VIP6] {
+                let listener = host.enter(|| TcpListener::bind(vip(address))).expect("the VIP is on lo");
+                host.spawn(move || serve(&listener));
+            }
+        }
+        let mut fleet = Self { boxes, proxies, _router: router, lab, version: 0 };
+        let owner = move |row: usize| owner_among(row, active);
+        fleet.publish(|row| Row { current: owner(row), previous: owner(row) });
+        fleet
+    }
+
+    /// Publishes one table to all hosts, as a feed does.
+    pub(crate) fn publish(&mut self, row: impl Fn(usize) -> Row) {
+        self.version += 1;
+        let rows: Vec<Row> = (0..TABLE_ROWS).map(row).collect();
+        for program in self.boxes.iter_mut().chain(&mut self.proxies) {
+            program.maps().swap_table(VIP, self.version, &rows).expect("a table is taken");
+        }
+    }
+
+    pub(crate) const fn boxes(&mut self) -> &mut Vec<Program> {
+        &mut self.boxes
+    }
+
+    /// A decision's count over the boxes.
+    pub(crate) fn at_boxes(&mut self, decision: Decision) -> u64 {
+        counted(&mut self.boxes, decision)
+    }
+
+    /// A decision's count over the proxies.
+    pub(crate) fn at_proxies(&mut self, decision: Decision) -> u64 {
+        counted(&mut self.proxies, decision)
+    }
+
+    /// Packets that each box forwarded, and that each proxy was sent.
+    pub(crate) fn spread(&mut self) -> (Vec<u64>, Vec<u64>) {
+        let mut owners = vec![0; self.proxies.len()];
+        let mut each = Vec::new();
+        for program in &mut self.boxes {
+            let mut all = 0;
+            for (id, total) in (1..).zip(&mut owners) {
+                let packets = program.maps().owner_counts(id).expect("a read").packets;
+                *total += packets;
+                all += packets;
+            }
+            each.push(all);
+        }
+        (each, owners)
+    }
+
+    /// Starts transfers, half of them uploads, half over IPv6.
+    pub(crate) fn start(&self, count: usize) -> Vec<Transfer> {
+        self.start_each(count, |index| if index % 4 < 2 { Kind::Download } else { Kind::Upload })
+    }
+
+    /// Starts transfers of the given kinds, half of them over IPv6.
+    pub(crate) fn start_each(&self, count: usize, kind: impl Fn(usize) -> Kind + Sync) -> Vec<Transfer> {
+        self.lab.client.enter(|| {
+            (0..count)
+                .map(|index| {
+                    let address = vip(if index % 2 == 0 { VIP4 } else { VIP6 });
+                    let kind = kind(index);
+                    Transfer::start(address, kind)
+                        .unwrap_or_else(|error| unreachable!("{index} {kind:?}: {error}"))
+                })
+                .collect()
+        })
+    }
+}
+
+/// Finishes transfers and counts those that broke.
+pub(crate) fn finish(transfers: Vec<Transfer>) -> Broken {
+    let mut broken = Broken::default();
+    // Several at a time: those that wait for a lost connection must not wait one after the other.
+    let mut lots: Vec<Vec<Transfer>> = (0..16).map(|_| Vec::new()).collect();
+    for (index, transfer) in transfers.into_iter().enumerate() {
+        lots[index % 16].push(transfer);
+    }
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = lots
+            .into_iter()
+            .map(|lot| {
+                scope.spawn(|| {
+                    lot.into_iter().filter_map(|transfer| transfer.finish().err()).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        for thread in threads {
+            for error in thread.join().expect("no panic") {
+                broken.count += 1;
+                broken.first.get_or_insert_with(|| error.to_string());
+            }
+        }
+    });
+    broken
+}
+
+/// The row's owner while `active` proxies share the rows evenly, and as few rows as possible move between two counts.
+pub(crate) fn owner_among(row: usize, active: u16) -> u16 {
+    let sixth = u16::try_from(row % 6).expect("small");
+    match active {
+        1 => 1,
+        2 => 1 + sixth % 2,
+        // Rows 4 and 5 of six go to the third proxy.
+        _ => {
+            if sixth < 4 {
+                1 + sixth % 2
+            } else {
+                3
+            }
+        }
+    }
+}
+
+pub(crate) fn vip(address: &str) -> SocketAddr {
+    SocketAddr::new(address.parse().expect("an address"), PORT)
+}
+
+pub(crate) fn load(options: &LoadOptions) -> Program {
+    Program::load(options).unwrap_or_else(|error| unreachable!("{}", chain(&error)))
+}
+
+pub(crate) fn attach(program: &mut Program, interface: &str) -> l4_load::Attached {
+    program.attach(interface, Mode::Native).unwrap_or_else(|error| unreachable!("{}", chain(&error)))
+}
+
+fn counted(programs: &mut [Program], decision: Decision) -> u64 {
+    programs.iter_mut().map(|program| program.maps().vip_counts(VIP).expect("a read").of(decision)).sum()
+}
+
+/// The program of a box, or of the proxy with this id.
+fn program(lab: &Lab, host: &Host, id: Option<u16>, mtu_bytes: u32, pin_dir: Option<PathBuf>) -> Program {
+    let mut program = load(&options(host, mtu_bytes, pin_dir));
+    feed(program.maps(), lab, id);
+    host.enter(|| attach(&mut program, "e0"));
+    program
+}
+
+/// VIPs, owners and trusted sources. Odd owners are reached over IPv4, even ones over IPv6.
+fn feed(maps: &mut l4_load::Maps, lab: &Lab, own: Option<u16>) {
+    for address in [VIP4, VIP6] {
+        maps.set_vip(
+            VipKey { address: vip(address).ip(), port: PORT, protocol: TCP },
+            Vip { id: VIP, flags: 0 },
+        )
+        .expect("a VIP is taken");
+    }
+    for (id, host) in (1..).zip(&lab.proxies) {
+        let address = host.address(id % 2 == 0);
+        let owner = if own == Some(id) { Owner::local(address) } else { Owner::remote(address) };
+        maps.set_owner(id, &owner).expect("an owner is taken");
+    }
+    for (prefix, bits) in [("10.2.0.0", 16), ("10.3.0.0", 16), ("fd00:2::", 32), ("fd00:3::", 32)] {
+        maps.set_trusted(prefix.parse().expect("an address"), bits).expect("trusted");
+    }
+}
