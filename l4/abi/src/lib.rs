@@ -5,6 +5,7 @@
 //! compares every size, offset and constant; the hash is compared by l4/tests on the running program.
 //! Pure: no I/O. Imported by l4-steer (tables), l4-load (maps) and the daemon.
 
+mod aes;
 pub mod hash;
 mod types;
 

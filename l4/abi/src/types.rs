@@ -338,6 +338,14 @@ impl QuicConfig {
     pub const fn plain(server_id_bytes: u8, nonce_bytes: u8) -> Self {
         Self { form: QUIC_PLAIN, server_id_bytes, nonce_bytes, ..Self::unused() }
     }
+
+    /// The encrypted form of a single pass: server id and nonce are together one block of 16 bytes.
+    #[must_use]
+    pub fn encrypted(key: &[u8; 16], server_id_bytes: u8) -> Self {
+        let nonce_bytes = 16_u8.saturating_sub(server_id_bytes);
+        let round_keys = crate::aes::decryption_schedule(key);
+        Self { form: QUIC_ENCRYPTED, server_id_bytes, nonce_bytes, zero: 0, round_keys }
+    }
 }
 
 /// Key of `server_ids`, whose value is an owner's index.

@@ -4,4 +4,6 @@
 mod forward;
 mod hostile;
 mod icmp;
+mod quic;
+mod rules;
 mod tunnel;
