@@ -94,6 +94,9 @@ fn prepare(options: &mut Options) -> Result<[Plan; 2], String> {
     if !matches!(options.start.len(), 0 | 2) || !matches!(options.pids.len(), 0 | 2) {
         return Err("--start and --pid want one for A and one for B".to_owned());
     }
+    if options.label.is_some() {
+        return Err("--label is of one run; A and B have their URLs".to_owned());
+    }
     if options.csv.is_some() || options.hdr.is_some() {
         return Err("--csv and --hdr are of one run; use --json or --html".to_owned());
     }

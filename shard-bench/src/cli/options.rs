@@ -53,6 +53,7 @@ Generator:
       --driver D           auto (default), ring, epoll
 Results:
       --json F, --csv F, --hdr F, --html F
+      --label TEXT         What reports call this run (the URL)
       --slo LIST           p99<5ms,err<0.1%,rate>1000: exit code 1 when one does not hold
       --rate-tolerance P   The target rate may be missed by this without a failure (1%)
   -q, --quiet              No progress on a terminal
@@ -100,6 +101,7 @@ pub(crate) struct Options {
     pub(crate) threads: u64,
     pub(crate) cpus: Option<Vec<usize>>,
     pub(crate) driver: DriverChoice,
+    pub(crate) label: Option<String>,
     pub(crate) json: Option<PathBuf>,
     pub(crate) csv: Option<PathBuf>,
     pub(crate) hdr: Option<PathBuf>,
@@ -156,6 +158,7 @@ impl Default for Options {
             threads: 1,
             cpus: None,
             driver: DriverChoice::Auto,
+            label: None,
             json: None,
             csv: None,
             hdr: None,
@@ -248,6 +251,7 @@ impl Options {
             "start" => self.start.push(value.to_owned()),
             "judge" => self.judge.extend(value.split(',').map(str::to_owned)),
             "protocol" => self.protocol = text,
+            "label" => self.label = text,
             "method" => self.method = text,
             "body" => self.body = text,
             "server-name" => self.server_name = text,
@@ -349,6 +353,7 @@ const VALUED: &[&str] = &[
     "threads",
     "cpus",
     "driver",
+    "label",
     "json",
     "csv",
     "hdr",

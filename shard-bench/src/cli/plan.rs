@@ -175,7 +175,10 @@ fn target(options: &Options, url: &Url, protocol: &Protocol) -> Result<Target, S
         ));
     }
     Ok(Target {
-        label: format!("{}://{}{}", url.scheme.as_str(), url.authority, url.path),
+        label: match &options.label {
+            Some(label) => label.clone(),
+            None => format!("{}://{}{}", url.scheme.as_str(), url.authority, url.path),
+        },
         scheme: url.scheme,
         addrs,
         server_name: options.server_name.clone().unwrap_or_else(|| url.host.clone()),

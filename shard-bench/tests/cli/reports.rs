@@ -12,7 +12,7 @@ fn all_files_of_a_run() {
     let [json, csv, hdr, html] =
         ["run.json", "run.csv", "run.hlog", "run.html"].map(|name| folder.path(name));
     let words = ["run", &url, "--rate", "100", "-d", "2s", "--warmup", "100ms", "-c", "4"];
-    let files = ["--json", &json, "--csv", &csv, "--hdr", &hdr, "--html", &html];
+    let files = ["--label", "a stable", "--json", &json, "--csv", &csv, "--hdr", &hdr, "--html", &html];
     let output = bench(&[&words[..], &files[..]].concat());
     assert!(matches!(output.status.code(), Some(0 | 2)), "{}", text(&output));
     assert_eq!(
@@ -22,6 +22,7 @@ fn all_files_of_a_run() {
     );
     let document = read_json(Path::new(&json));
     assert!(document["schema"] == "shard-bench/run" && document["version"] == 1);
+    assert!(document["plan"]["target"] == "a stable");
     let read = |path: &str| std::fs::read_to_string(path).expect("text");
     assert!(read(&csv).lines().count() >= 3, "{}", read(&csv));
     assert!(read(&hdr).contains("HISTF"), "{}", read(&hdr));
