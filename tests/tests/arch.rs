@@ -17,7 +17,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("l4-abi", &[]),
     ("l4-load", &["l4-abi"]),
     ("l4-steer", &["l4-abi"]),
-    ("l4-tests", &["l4-abi", "l4-load"]),
+    ("l4-tests", &["l4-abi", "l4-load", "l4-steer"]),
     ("http-balance", &[]),
     ("http-gateway", &["http-wire"]),
     ("http-proxy", &["core-runtime", "http-wire", "http-balance", "http-gateway", "tls", "control-api"]),
@@ -26,6 +26,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "http-daemon",
         &["core-runtime", "http-wire", "http-gateway", "http-proxy", "tls", "control-api", "control-config"],
     ),
+    ("l4-daemon", &["l4-abi", "l4-load", "l4-steer", "control-config"]),
     ("control-cli", &["control-api", "control-config", "http-proxy", "http-wire", "http-gateway"]),
     ("shard-bench", &["core-runtime", "http-wire", "tls"]),
     (

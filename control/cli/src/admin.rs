@@ -1,6 +1,6 @@
 //! `shardctl admin`: a thin client of shard-proxy's admin listener. Prints what the daemon answers, unchanged.
 
-mod client;
+pub(crate) mod client;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -84,7 +84,7 @@ pub(crate) fn run(mut args: Args) -> Result<Outcome, UsageError> {
         }
     };
     let bounds = Bounds { timeout, body_bytes_max: BODY_BYTES_MAX };
-    Ok(match client::get(&address, path, bounds) {
+    Ok(match client::ask(&address, "GET", path, bounds) {
         Ok(reply) if (200..300).contains(&reply.status) => {
             Outcome { code: Code::Success, out: reply.body, err: String::new() }
         }

@@ -10,6 +10,7 @@ mod check;
 mod config;
 mod doctor;
 mod explain;
+mod l4;
 mod outcome;
 mod schema;
 
@@ -31,6 +32,7 @@ Commands:
   schema                     Print the JSON Schema of the configuration files
   doctor                     Check this host's kernel, limits, network, CPUs and memory
   admin WHAT                 Ask a running shard-proxy: metrics, ready, config, connections
+  l4 WHAT                    Ask a running shard-l4: show, flows, lookup, counters, trace; drain
 
 `shardctl COMMAND --help` tells the options of a command. `shardctl --version` prints the version.
 
@@ -60,6 +62,7 @@ fn dispatch(words: Vec<String>) -> Outcome {
         "schema" => (schema::run, schema::HELP),
         "doctor" => (doctor::run, doctor::HELP),
         "admin" => (admin::run, admin::HELP),
+        "l4" => (l4::run, l4::HELP),
         "help" | "--help" | "-h" => return Outcome::text(HELP),
         "--version" | "-V" => {
             return Outcome::text(format!("shardctl {}\n", env!("CARGO_PKG_VERSION")));
@@ -109,7 +112,7 @@ mod tests {
 
     #[test]
     fn every_command_has_help_that_begins_with_its_usage() {
-        for command in ["check", "explain", "schema", "doctor", "admin"] {
+        for command in ["check", "explain", "schema", "doctor", "admin", "l4"] {
             for flag in ["--help", "-h"] {
                 let (code, out, err) = run(&format!("{command} {flag}"));
                 assert_eq!((code, err.as_str()), (Code::Success, ""), "{command}");
@@ -136,6 +139,14 @@ mod tests {
             ("admin --address 192.0.2.1:80 ready", "loopback only"),
             ("admin --address 127.0.0.1:1 --socket x ready", "exclude each other"),
             ("admin --timeout 0 ready", "--timeout 0"),
+            ("l4", "missing"),
+            ("l4 everything", "unknown question everything"),
+            ("l4 flows --max 0", "--max 0"),
+            ("l4 lookup tcp 192.0.2.1:1", "DESTINATION"),
+            ("l4 lookup sctp 192.0.2.1:1 192.0.2.2:2", "sctp"),
+            ("l4 lookup tcp 192.0.2.1 192.0.2.2:2", "192.0.2.1"),
+            ("l4 trace --seconds 0", "--seconds 0"),
+            ("l4 show --undo", "--undo"),
             ("check", "missing"),
             ("check a b", "unexpected argument b"),
             ("explain", "missing"),

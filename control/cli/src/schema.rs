@@ -10,6 +10,7 @@ Prints the JSON Schema of a configuration document:
   shard     shard.yaml, everything in one file (the default; holds the other two)
   platform  platform/*.yaml
   service   services/NAME/service.yaml
+  l4        the file of shard-l4
 
 In an editor with a YAML language server, name the schema's file in the first line of a document:
   # yaml-language-server: $schema=PATH

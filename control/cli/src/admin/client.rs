@@ -1,4 +1,4 @@
-//! One blocking HTTP/1.1 GET over a unix socket or loopback TCP, bounded in bytes and time.
+//! One blocking HTTP/1.1 request without a body over a unix socket or loopback TCP, bounded in bytes and time.
 //!
 //! Invariants: one request per connection (`Connection: close`); the deadline covers connect, send and the whole
 //! answer; head, header count and body have fixed bounds; an answer cut short is an error, never a short success.
@@ -67,7 +67,7 @@ impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect(error) => {
-                write!(f, "cannot connect: {error}; is shard-proxy running, and is this its admin address?")
+                write!(f, "cannot connect: {error}; is the daemon running, and is this its address?")
             }
             Self::Timeout => f.write_str("no whole answer in time"),
             Self::Transfer(error) => write!(f, "the connection broke: {error}"),
@@ -77,15 +77,20 @@ impl fmt::Display for ClientError {
     }
 }
 
-/// Asks for `path` and reads the whole answer.
+/// Sends a request (GET, or POST without a body) for `path` and reads the whole answer.
 ///
 /// # Errors
 /// `ClientError`; no partial answer is handed out.
-pub(crate) fn get(address: &AdminAddress, path: &str, bounds: Bounds) -> Result<Reply, ClientError> {
+pub(crate) fn ask(
+    address: &AdminAddress,
+    method: &str,
+    path: &str,
+    bounds: Bounds,
+) -> Result<Reply, ClientError> {
     let deadline = Instant::now() + bounds.timeout;
     let mut stream = Stream::connect(address, bounds.timeout)?;
     let request = format!(
-        "GET {path} HTTP/1.1\r\nhost: localhost\r\nuser-agent: shardctl\r\nconnection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nuser-agent: shardctl\r\nconnection: close\r\n\r\n"
     );
     stream.limit(deadline)?;
     stream.write_all(request.as_bytes()).map_err(transfer)?;
@@ -311,7 +316,7 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use super::{AdminAddress, Bounds, ClientError, Reply, get};
+    use super::{AdminAddress, Bounds, ClientError, Reply, ask};
 
     const BOUNDS: Bounds = Bounds { timeout: Duration::from_secs(10), body_bytes_max: 64 };
 
@@ -335,7 +340,7 @@ mod tests {
                 }
                 request
             });
-            let reply = get(&address, "/metrics", bounds);
+            let reply = ask(&address, "GET", "/metrics", bounds);
             (reply, server.join().expect("the server"))
         })
     }
@@ -401,12 +406,12 @@ mod tests {
         let address = AdminAddress::Loopback(listener.local_addr().expect("a bound address"));
         let short = Bounds { timeout: Duration::from_millis(50), ..BOUNDS };
         assert!(
-            matches!(get(&address, "/ready", short), Err(ClientError::Timeout)),
+            matches!(ask(&address, "GET", "/ready", short), Err(ClientError::Timeout)),
             "the kernel accepts, nobody answers"
         );
         drop(listener);
-        assert!(matches!(get(&address, "/ready", BOUNDS), Err(ClientError::Connect(_))));
+        assert!(matches!(ask(&address, "GET", "/ready", BOUNDS), Err(ClientError::Connect(_))));
         let absent = AdminAddress::Socket("/nonexistent/admin.sock".into());
-        assert!(matches!(get(&absent, "/ready", BOUNDS), Err(ClientError::Connect(_))));
+        assert!(matches!(ask(&absent, "GET", "/ready", BOUNDS), Err(ClientError::Connect(_))));
     }
 }
