@@ -1,11 +1,12 @@
 //! Compiles the XDP program (l4/xdp/build does it, with clang); the object is embedded into the crate.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 fn main() -> Result<(), String> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../xdp");
+    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets CARGO_MANIFEST_DIR")?);
+    let sources = here.join("../xdp");
     println!("cargo::rerun-if-changed={}", sources.display());
     println!("cargo::rerun-if-env-changed=BPF_CLANG");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);

@@ -1,13 +1,14 @@
 //! Compiles the XDP program wrapped for the bench; the object is embedded into the bench.
 
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 fn main() -> Result<(), String> {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../xdp");
+    let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets CARGO_MANIFEST_DIR")?);
+    let sources = here.join("../xdp");
     println!("cargo::rerun-if-changed={}", sources.display());
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/bench.bpf.c");
+    let own = here.join("benches/bench.bpf.c");
     println!("cargo::rerun-if-changed={}", own.display());
     println!("cargo::rerun-if-env-changed=BPF_CLANG");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);

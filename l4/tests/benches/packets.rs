@@ -125,7 +125,7 @@ fn main() {
     let effort = if smoke {
         Effort { rounds: 1, packets: 1000, warm_up_max: 70_000 }
     } else {
-        Effort { rounds: 15, packets: 300_000, warm_up_max: u32::MAX }
+        Effort { rounds: 40, packets: 100_000, warm_up_max: u32::MAX }
     };
     let mut cpu = rustix::thread::CpuSet::new();
     cpu.set(rustix::thread::sched_getcpu());
