@@ -23,7 +23,9 @@ fn transfers_reach_all_proxies_over_both_boxes() {
     let (boxes, owners) = fleet.spread();
     note(&format!("packets by box {boxes:?}, by owner {owners:?}"));
     assert!(boxes.iter().chain(&owners).all(|packets| *packets > 100), "{boxes:?} {owners:?}");
-    assert_eq!(fleet.at_boxes(Decision::ForwardNew), 48);
+    // One for each connection, and for each SYN that a busy machine made the client send twice.
+    let new = fleet.at_boxes(Decision::ForwardNew);
+    assert!((48..60).contains(&new), "{new}");
     assert_eq!(fleet.at_boxes(Decision::ForwardStateless), 0);
     assert!(fleet.at_proxies(Decision::Decapsulated) > 0);
     assert_eq!(fleet.at_proxies(Decision::Rescued) + fleet.at_proxies(Decision::Reset), 0);
