@@ -323,3 +323,107 @@ fn what_is_missing_is_named() {
     assert_eq!(output.status.code(), Some(71), "{log}");
     assert!(log.contains("CAP_BPF"), "{log}");
 }
+
+/// A BIRD with a config of its own; ends with this value.
+struct Bird<'a> {
+    namespace: &'a Namespace,
+    control: PathBuf,
+    child: Child,
+}
+
+impl<'a> Bird<'a> {
+    fn start(namespace: &'a Namespace, site: &Site, name: &str, config: &str) -> Self {
+        let (file, control) = (site.path(&format!("{name}.conf")), site.path(&format!("{name}.ctl")));
+        fs::write(&file, config).expect("writable");
+        let child = namespace
+            .command("/usr/sbin/bird")
+            .args(["-f", "-c"])
+            .arg(&file)
+            .arg("-s")
+            .arg(&control)
+            .spawn()
+            .expect("bird starts");
+        Self { namespace, control, child }
+    }
+
+    fn routes(&self) -> String {
+        let mut command = self.namespace.command("/usr/sbin/birdc");
+        let output =
+            command.arg("-s").arg(&self.control).args(["show", "route"]).output().expect("birdc runs");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Whether both VIPs are known, or neither.
+    fn wait_until_known(&self, is_known: bool, when: &str) {
+        let until = Instant::now() + DEADLINE;
+        loop {
+            let routes = self.routes();
+            let known = ["192.0.2.1/32", "2001:db8::1/128"].map(|prefix| routes.contains(prefix));
+            if known == [is_known; 2] {
+                return;
+            }
+            assert!(Instant::now() < until, "{when}: {routes}");
+            std::thread::park_timeout(PAUSE);
+        }
+    }
+}
+
+impl Drop for Bird<'_> {
+    fn drop(&mut self) {
+        match self.child.kill().and_then(|()| self.child.wait()) {
+            Ok(_) | Err(_) => {}
+        }
+    }
+}
+
+#[test]
+fn a_router_learns_the_vips_from_bird_only_while_the_box_is_ready() {
+    let Some(namespace) = Namespace::new() else { return };
+    if !Path::new("/usr/sbin/bird").exists() {
+        eprintln!("SKIPPED: bird2 is not installed");
+        return;
+    }
+    let site = Site::new("bird");
+    let (four, six) = (site.path("announced"), site.path("announced6"));
+    for file in [&four, &six] {
+        fs::write(file, "").expect("writable");
+    }
+    let bgp = |name: &str, from: (&str, u16, u32), to: (&str, u16, u32), channel: &str| {
+        format!(
+            "protocol device {{}}\nprotocol bgp {name} {{ local {} port {} as {}; neighbor {} port {} as {}; multihop; \
+             connect delay time 1; ipv4 {{ {channel} next hop address 127.0.0.1; }}; \
+             ipv6 {{ {channel} next hop address 2001:db8:9::1; }}; }}\n",
+            from.0, from.1, from.2, to.0, to.1, to.2
+        )
+    };
+    let (here, there) = (("127.0.0.1", 1790, 65_001), ("127.0.0.2", 1791, 65_002));
+    let statics = format!(
+        "router id 10.9.0.1;\nprotocol static vips4 {{\nipv4;\ninclude \"{}\";\n}}\nprotocol static vips6 {{\nipv6;\n\
+         include \"{}\";\n}}\n",
+        four.display(),
+        six.display()
+    );
+    let router_config =
+        format!("router id 10.9.0.2;\n{}", bgp("box1", there, here, "import all; export none;"));
+    let router = Bird::start(&namespace, &site, "router", &router_config);
+    let speaker_config = format!("{statics}{}", bgp("router1", here, there, "import none; export all;"));
+    let _speaker = Bird::start(&namespace, &site, "speaker", &speaker_config);
+    router.wait_until_known(false, "before the start");
+
+    let control = site.path("speaker.ctl").display().to_string();
+    site.write(&FILE.replace("[192.0.2.1]", "[192.0.2.1, \"2001:db8::1\"]").replace(
+        "{ file4: ANNOUNCED }",
+        &format!(
+            "{{ file4: ANNOUNCED, file6: {}, command: [birdc, -s, {control}, configure] }}",
+            six.display()
+        ),
+    ));
+    let daemon = site.start(&namespace);
+    router.wait_until_known(true, "ready");
+    daemon.json("POST", "/drain");
+    router.wait_until_known(false, "drained");
+    daemon.json("POST", "/undrain");
+    router.wait_until_known(true, "no longer drained");
+    daemon.stop();
+    router.wait_until_known(false, "ended");
+}
