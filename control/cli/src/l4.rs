@@ -35,8 +35,8 @@ WHAT is one of:
                        Where a packet of this flow would go, such as
                        lookup tcp 198.51.100.7:40000 192.0.2.80:443
   trace [--one-in N] [--seconds S]
-                       Samples one decision in N (default: 1000) for S seconds (default: 2), and shows
-                       them; sampling is off before and after
+                       Samples one decision in N (default: 1000) for S seconds (default: 2), and
+                       shows them; sampling is off before and after
   drain [--undo]       Withdraws the box's announcement; packets that still come are forwarded
   metrics              Prometheus metrics
   ready                Whether the box is ready and not drained: exit code 0 yes, 1 no
