@@ -52,6 +52,19 @@ suites:
     tests/suites/browser
     tests/suites/grpc
 
+# The soak: all kinds of traffic under reloads, hot restarts and dying backends, such as `just soak 600 1`. Debug build,
+# whose assertions count.
+soak SECONDS SEED="1" RESTART_SECONDS="60":
+    cargo build -p http-daemon -p control-cli
+    cargo build -p tests --bins
+    nice -n 5 target/debug/soak {{SECONDS}} {{SEED}} {{RESTART_SECONDS}}
+
+# Memory of idle TLS connections on one core, release build. COUNT connections need three times as many descriptors.
+idle COUNT="20000":
+    cargo build --release -p http-daemon
+    cargo build -p tests --bins
+    SHARD_BIN_DIR=target/release target/debug/idle {{COUNT}}
+
 # The tour.
 demo *ARGUMENTS:
     ./demo {{ARGUMENTS}}

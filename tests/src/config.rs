@@ -48,6 +48,8 @@ pub struct Listener {
     pub error_pages: Vec<ErrorPage>,
     pub upgrades: Vec<String>,
     pub access_log: Option<String>,
+    /// Lines by template instead of JSON.
+    pub access_log_template: Option<String>,
     pub merge_slashes: bool,
     pub escaped_slashes: Option<&'static str>,
     pub extended_connect: bool,

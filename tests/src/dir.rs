@@ -28,18 +28,20 @@ impl TempDir {
         &self.path
     }
 
-    /// Writes `content` to `relative`, making the folders on the way, and returns the whole path. Private keys
-    /// (`*.key`) are for their owner only.
+    /// Writes `content` to `relative`, making the folders on the way, and returns the whole path. Whoever reads it at
+    /// this moment gets the old file or the new one. Private keys (`*.key`) are for their owner only.
     pub fn write(&self, relative: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path.join(relative);
         if let Some(parent) = path.parent() {
             std::fs::create_dir_all(parent).expect("the temporary directory is writable");
         }
-        std::fs::write(&path, content).expect("the temporary directory is writable");
+        let aside = path.with_added_extension("new");
+        std::fs::write(&aside, content).expect("the temporary directory is writable");
         if path.extension().is_some_and(|extension| extension == "key") {
             let owner_only = std::fs::Permissions::from_mode(0o600);
-            std::fs::set_permissions(&path, owner_only).expect("our own file");
+            std::fs::set_permissions(&aside, owner_only).expect("our own file");
         }
+        std::fs::rename(&aside, &path).expect("the same directory");
         path
     }
 }

@@ -126,7 +126,7 @@ fn listener(listener: &Listener, files: &mut Vec<(String, String)>) -> Value {
         .put("access", some(&listener.deny).map(|deny| json!({ "deny": deny })))
         .put("client_cert_header", listener.client_cert_field.then_some("replace"))
         .put("error_pages", pages(&listener.error_pages))
-        .put("access_log", listener.access_log.as_ref().map(|path| json!({ "to": "file", "path": path })));
+        .put("access_log", listener.access_log.as_ref().map(|path| access_log(path, listener)));
     set.nest(
         "client_limit",
         Set::default()
@@ -161,6 +161,14 @@ fn listener(listener: &Listener, files: &mut Vec<(String, String)>) -> Value {
             .put("small_data_frames_max", listener.h2_small_data_frames_max),
     );
     set.value()
+}
+
+fn access_log(path: &str, listener: &Listener) -> Value {
+    Set::default()
+        .put("to", Some("file"))
+        .put("path", Some(path))
+        .put("template", listener.access_log_template.clone())
+        .value()
 }
 
 fn tls(listener: &str, tls: &ListenerTls, files: &mut Vec<(String, String)>) -> Value {

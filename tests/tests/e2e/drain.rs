@@ -197,3 +197,27 @@ fn the_port_is_closed_with_the_end_of_the_process() {
         assert!(!open, "{driver}: the kernel still holds the listening socket after the end");
     }
 }
+
+#[test]
+fn c28_goaways_are_spread() {
+    let origin = origin::echo();
+    let mut config = Config::to(origin.address());
+    config.drain = Duration::from_secs(8);
+    let mut proxy = Proxy::start(config);
+    let clients: Vec<_> = (0..10)
+        .map(|_| {
+            let mut client = H2Conn::client(proxy.connect().into_stream(), &[]);
+            assert!(client.read().is_some(), "settings");
+            std::thread::spawn(move || client.wait_goaway().map(|_| Instant::now()))
+        })
+        .collect();
+    proxy.process().signal(Signal::TERM);
+    let told: Vec<Instant> =
+        clients.into_iter().filter_map(|client| client.join().expect("a client ends")).collect();
+    assert_eq!(told.len(), 10, "all are told");
+    let (first, last) = (told.iter().min(), told.iter().max());
+    let spread = last.zip(first).map(|(last, first)| *last - *first);
+    // By chance under this once in a million runs: ten of them over two seconds.
+    assert!(spread.is_some_and(|spread| spread > Duration::from_millis(300)), "{spread:?}");
+    assert!(proxy.process().wait(PATIENCE).success());
+}

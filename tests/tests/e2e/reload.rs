@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tests::{Cluster, Config, PATIENCE, Proxy, Route, origin, wait_until};
+use tests::{Cluster, Config, PATIENCE, Proxy, RawClient, Route, origin, wait_until};
 
 #[test]
 fn a_new_route_goes_live_and_connections_stay() {
@@ -106,7 +106,7 @@ fn listeners_come_and_go() {
     proxy.reload(config.clone().and_listener(tests::Listener::new("second")));
     let second = proxy.listener("second");
     assert_eq!(tests::client::get(second, "a.example", "/").status, 200);
-    let mut kept = tests::RawClient::connect(second);
+    let mut kept = RawClient::connect(second);
     kept.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
     assert_eq!(kept.response("GET").status, 200);
     proxy.reload(config);
@@ -259,4 +259,23 @@ fn series_of_what_has_gone_disappear_and_new_ones_start_at_zero() {
             assert_eq!(proxy.metrics().series("shard_route_requests_total", &[("route", &gone)]), 0);
         }
     }
+}
+
+#[test]
+fn idle_connections_of_a_listener_that_has_gone_end_by_themselves() {
+    let get = "GET / HTTP/1.1\r\nHost: a.example\r\n\r\n";
+    let origin = origin::echo();
+    let config = Config::to(origin.address());
+    let mut proxy = Proxy::start(config.clone().and_listener(tests::Listener::new("extra")));
+    let extra = proxy.listener("extra");
+    let (mut idle, mut kept) = (RawClient::connect(extra), proxy.connect());
+    for client in [&mut idle, &mut kept] {
+        assert_eq!(client.send(get).response("GET").status, 200);
+    }
+    let mut idle_h2 = tests::h2raw::H2Conn::client(RawClient::connect(extra).into_stream(), &[]);
+    assert!(idle_h2.read().is_some(), "settings");
+    proxy.reload(config);
+    assert_eq!(idle.ending(), tests::End::Closed);
+    assert!(idle_h2.wait_goaway().is_some(), "HTTP/2 is told");
+    assert_eq!(kept.send(get).response("GET").status, 200, "others stay");
 }

@@ -272,14 +272,10 @@ fn a_signal_to_reload_that_comes_while_a_successor_starts_is_obeyed() {
     let origin = origin::echo();
     let mut proxy = Proxy::start(Config::to(origin.address()));
     let mut next = proxy.start_beside("next", &[]);
-    let status = format!("/proc/{}/status", next.pid());
-    // SIGHUP is the first signal: bit 0 of the mask of those with a handler.
-    let has_handler = || {
-        let text = std::fs::read_to_string(&status).unwrap_or_default();
-        let mask = text.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)
-    };
-    wait_until("the successor minds its signals", PATIENCE, has_handler);
+    let pid = next.pid();
+    wait_until("the successor minds its signals", PATIENCE, || {
+        tests::procfs::minds(pid, Signal::HUP.as_raw())
+    });
     wait_until("the successor serves", PATIENCE, || {
         assert!(next.status().is_none(), "{}", next.log());
         next.signal(Signal::HUP);

@@ -1,0 +1,329 @@
+//! What rude clients do to the others (docs/threat-model.md): while each kind of flood runs, well-behaved clients at a
+//! fixed rate are served, their p99 stays within twice that of quiet times, and the proxy's memory within a bound
+//! that follows from its limits. Quiet and attacked windows alternate, medians are compared; attackers give way to
+//! every other thread, so that it is the proxy which is measured and not the scheduler.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tests::dir::TempDir;
+use tests::h2raw::{Frame, PREFACE, kind, request_fields};
+use tests::steady::{Steady, Window, give_way, median};
+use tests::tls::Authority;
+use tests::tool::Process;
+use tests::wait::pause;
+use tests::{Cluster, Config, Listener, PATIENCE, Proxy, Route, procfs, wait_until};
+
+const ROUNDS: usize = 5;
+const WINDOW: Duration = Duration::from_millis(1000);
+/// From the beginning of an attack to the beginning of its window.
+const RAMP: Duration = Duration::from_millis(400);
+const CLIENTS: u32 = 8;
+const RATE: u32 = 400;
+/// p99 must not more than double; below this it is the machine's own noise: one slice of the scheduler with as many
+/// busy threads as this test has.
+const P99_FLOOR: Duration = Duration::from_millis(10);
+/// Of the readers that do not read: filling their sockets copies hundreds of megabytes, and doubling is not reached on two
+/// busy cores (docs/threat-model.md); turns that took all of it at once made a second and more of it.
+const P99_FLOOR_OF_FILLING: Duration = Duration::from_millis(500);
+/// What a process may grow by whatever is done to it: tables, the allocator's slack.
+const SLACK_BYTES: u64 = 12 << 20;
+
+/// What is attacked.
+struct Target {
+    plain: SocketAddr,
+    secure: SocketAddr,
+    authority: Authority,
+}
+
+/// One attacker, until told to stop.
+type Attack = fn(&Target, &AtomicBool);
+
+struct Stand {
+    proxy: Proxy,
+    target: Target,
+    steady: Steady,
+    _backends: [Process; 2],
+    _dir: TempDir,
+}
+
+/// A backend that gives way to other threads by `steps` of priority.
+fn backend(dir: &TempDir, name: &str, steps: &str) -> (Process, SocketAddr) {
+    let port = tests::port::free_port();
+    let mut command = Command::new("nice");
+    command.args(["-n", steps]).arg(tests::proxy::binary("backend")).arg(port.to_string()).arg(name);
+    let backend = Process::start(name, dir, &mut command);
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    wait_until("the backend listens", PATIENCE, || TcpStream::connect(address).is_ok());
+    (backend, address)
+}
+
+fn stand() -> Stand {
+    let dir = TempDir::new("floods");
+    let (small, address) = backend(&dir, "small", "0");
+    // What attackers ask for is made by another one: it is the proxy that is to hold out.
+    let (large, address_large) = backend(&dir, "large", "10");
+    let authority = Authority::default();
+    let tls = tests::config::ListenerTls {
+        leaves: vec![authority.leaf(&["a.example"])],
+        ..tests::config::ListenerTls::default()
+    };
+    let mut config = Config::with(Cluster::new("small", &[address]))
+        .and_cluster(Cluster::new("large", &[address_large]))
+        .and_route(Route::prefix("large", "/bytes/").to("large"))
+        .and_listener(Listener { tls: Some(tls), ..Listener::new("tls") });
+    config.routes.reverse();
+    let proxy = Proxy::start(config);
+    let target = Target { plain: proxy.address(), secure: proxy.listener("tls"), authority };
+    let steady = Steady::start(target.plain, CLIENTS, RATE);
+    Stand { proxy, target, steady, _backends: [small, large], _dir: dir }
+}
+
+/// Runs an attack by `attackers` threads in turn with quiet, and judges.
+#[track_caller]
+fn withstand(name: &str, attackers: usize, attack: Attack, memory_max: u64) {
+    withstand_with(name, attackers, attack, memory_max, P99_FLOOR);
+}
+
+/// As [`withstand`], with a floor of its own for the p99 of the others.
+#[track_caller]
+fn withstand_with(name: &str, attackers: usize, attack: Attack, memory_max: u64, floor: Duration) {
+    let _alone = crate::alone();
+    let mut stand = stand();
+    drop(stand.steady.window(WINDOW));
+    let pid = stand.proxy.process().pid();
+    let before = procfs::usage(pid).expect("it runs").resident_bytes;
+    let (mut quiet, mut attacked) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        quiet.push(stand.steady.window(WINDOW));
+        let stop = AtomicBool::new(false);
+        attacked.push(std::thread::scope(|scope| {
+            for _ in 0..attackers {
+                scope.spawn(|| {
+                    give_way(5);
+                    attack(&stand.target, &stop);
+                });
+            }
+            pause(RAMP);
+            let window = stand.steady.window(WINDOW);
+            stop.store(true, Ordering::Release);
+            window
+        }));
+    }
+    let grown = procfs::peak_bytes(pid).expect("it runs").saturating_sub(before);
+    let p99 = |windows: &[Window]| median(windows.iter().map(|window| window.p99));
+    let p50 = |windows: &[Window]| median(windows.iter().map(|window| window.p50));
+    tests::note(&format!(
+        "{name}: p50 {:?} to {:?}, p99 {:?} to {:?}, memory +{} KiB of {} KiB",
+        p50(&quiet),
+        p50(&attacked),
+        p99(&quiet),
+        p99(&attacked),
+        grown / 1024,
+        (memory_max + SLACK_BYTES) / 1024
+    ));
+    for (reason, count) in reasons(&stand.proxy) {
+        tests::note(&format!("  {reason}: {count}"));
+    }
+    let failures: Vec<&String> = quiet.iter().chain(&attacked).flat_map(|window| &window.failures).collect();
+    assert!(failures.is_empty(), "{name}: others failed: {failures:?}");
+    assert!(grown <= memory_max + SLACK_BYTES, "{name}: memory has grown by {grown} bytes");
+    let allowed = (p99(&quiet) * 2).max(floor);
+    assert!(p99(&attacked) <= allowed, "{name}: p99 of others {:?}, {allowed:?} allowed", p99(&attacked));
+}
+
+/// What the proxy says about it.
+fn reasons(proxy: &Proxy) -> Vec<(String, f64)> {
+    let samples = proxy.metrics().samples.into_iter();
+    let reasons = samples.filter(|sample| sample.name == "shard_reasons_total" && sample.value > 0.0);
+    reasons.map(|sample| (sample.labels.get("reason").cloned().unwrap_or_default(), sample.value)).collect()
+}
+
+fn goes_on(stop: &AtomicBool) -> bool {
+    !stop.load(Ordering::Acquire)
+}
+
+/// A connection that is not worth an error: the proxy may refuse or close it at any time.
+fn open(address: SocketAddr) -> Option<TcpStream> {
+    let tcp = TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok()?;
+    tcp.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+    tcp.set_write_timeout(Some(Duration::from_millis(200))).ok()?;
+    Some(tcp)
+}
+
+/// Closes with RST, so that no port stays in TIME-WAIT.
+fn reset(tcp: &TcpStream) {
+    // A socket that is gone already needs none.
+    drop(SockRef::from(tcp).set_linger(Some(Duration::ZERO)));
+}
+
+fn connection_flood(target: &Target, stop: &AtomicBool) {
+    while goes_on(stop) {
+        if let Some(tcp) = open(target.plain) {
+            reset(&tcp);
+        }
+    }
+}
+
+fn malformed(target: &Target, stop: &AtomicBool) {
+    let bad: [&[u8]; 4] = [
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /\0 HTTP/1.1\r\nHost: a.example\r\n\r\n",
+    ];
+    for bytes in bad.iter().cycle() {
+        if !goes_on(stop) {
+            return;
+        }
+        let Some(mut tcp) = open(target.plain) else { continue };
+        if tcp.write_all(bytes).is_ok() && tcp.shutdown(Shutdown::Write).is_ok() {
+            drop(tcp.read_to_end(&mut Vec::new()));
+        }
+        reset(&tcp);
+    }
+}
+
+const SLOW_CONNECTIONS: usize = 700;
+
+/// Heads that come byte by byte, and handshakes that are begun and left.
+fn slowloris(target: &Target, stop: &AtomicBool) {
+    let mut hello = Vec::new();
+    let mut session = target.authority.client("a.example", &["http/1.1"]).connection();
+    session.write_tls(&mut hello).expect("a vector takes bytes");
+    let mut heads = Vec::new();
+    let mut handshakes = Vec::new();
+    for number in 0..SLOW_CONNECTIONS {
+        if let Some(mut tcp) = open(target.plain)
+            && tcp.write_all(b"GET / HTTP/1.1\r\nHost: a.example\r\n").is_ok()
+        {
+            heads.push(tcp);
+        }
+        // Half of them leave in the middle of the first message, half when it is the proxy's turn.
+        let sent = if number % 2 == 0 { &hello[..hello.len() / 2] } else { &hello[..] };
+        if let Some(mut tcp) = open(target.secure)
+            && tcp.write_all(sent).is_ok()
+        {
+            handshakes.push(tcp);
+        }
+    }
+    while goes_on(stop) {
+        heads.retain_mut(|tcp| tcp.write_all(b"x").is_ok());
+        pause(Duration::from_millis(100));
+    }
+    heads.iter().chain(&handshakes).for_each(reset);
+}
+
+const SLOW_READERS: usize = 100;
+
+/// Large responses that nobody reads.
+fn slow_readers(target: &Target, stop: &AtomicBool) {
+    let mut readers = Vec::new();
+    for _ in 0..SLOW_READERS {
+        if let Some(mut tcp) = open(target.plain)
+            && tcp.write_all(b"GET /bytes/8000000 HTTP/1.1\r\nHost: a.example\r\n\r\n").is_ok()
+        {
+            readers.push(tcp);
+        }
+    }
+    while goes_on(stop) {
+        for tcp in &mut readers {
+            // A sip now and then.
+            drop(tcp.read(&mut [0; 64]));
+        }
+        pause(Duration::from_millis(100));
+    }
+    readers.iter().for_each(reset);
+}
+
+/// CVE-2023-44487: streams that are reset as soon as they are open, on a new connection after each GOAWAY.
+fn rapid_reset(target: &Target, stop: &AtomicBool) {
+    let mut burst = PREFACE.to_vec();
+    burst.extend_from_slice(&Frame::settings(&[]).encode());
+    for number in 0..2000u32 {
+        let stream = number * 2 + 1;
+        burst.extend_from_slice(
+            &Frame::headers(stream, true, &request_fields("GET", "a.example", "/")).encode(),
+        );
+        burst.extend_from_slice(&Frame::rst(stream, 8).encode());
+    }
+    send_again_and_again(target, stop, &burst);
+}
+
+/// CVE-2024-27316: a field block without end.
+fn continuation(target: &Target, stop: &AtomicBool) {
+    let mut burst = PREFACE.to_vec();
+    burst.extend_from_slice(&Frame::settings(&[]).encode());
+    let fields = tests::h2raw::field_block(&request_fields("GET", "a.example", "/"));
+    burst.extend_from_slice(&Frame::new(kind::HEADERS, 1, 1, fields).encode());
+    for number in 0..1000 {
+        let more = tests::h2raw::field_block(&[(&format!("x-{number}"), "x")]);
+        burst.extend_from_slice(&Frame::new(kind::CONTINUATION, 0, 1, more).encode());
+    }
+    send_again_and_again(target, stop, &burst);
+}
+
+fn send_again_and_again(target: &Target, stop: &AtomicBool, burst: &[u8]) {
+    while goes_on(stop) {
+        let Some(mut tcp) = open(target.plain) else { continue };
+        if tcp.write_all(burst).is_ok() {
+            drop(tcp.read_to_end(&mut Vec::new()));
+        }
+        reset(&tcp);
+    }
+}
+
+/// Full handshakes, one after the other.
+fn handshakes(target: &Target, stop: &AtomicBool) {
+    while goes_on(stop) {
+        let mut session = target.authority.client("a.example", &["http/1.1"]).connection();
+        let Some(mut tcp) = open(target.secure) else { continue };
+        while session.is_handshaking() && session.complete_io(&mut tcp).is_ok() {}
+        reset(&tcp);
+    }
+}
+
+#[test]
+fn a_connection_flood() {
+    withstand("connection flood", 4, connection_flood, 0);
+}
+
+#[test]
+fn malformed_requests() {
+    withstand("malformed requests", 4, malformed, 0);
+}
+
+#[test]
+fn slow_heads_and_handshakes() {
+    // A head in progress holds a buffer of 16 KiB, a handshake a session; both end at their time limits.
+    let each = (16 + 8) * 1024 + 24 * 1024;
+    let connections = u64::try_from(SLOW_CONNECTIONS).expect("small");
+    withstand("slow heads and handshakes", 1, slowloris, connections * each);
+}
+
+#[test]
+fn readers_that_do_not_read() {
+    // Each response may hold the buffers of one exchange, 64 KiB read and as much on its way.
+    let readers = u64::try_from(SLOW_READERS).expect("small");
+    let memory_max = readers * 2 * 64 * 1024;
+    withstand_with("slow readers", 1, slow_readers, memory_max, P99_FLOOR_OF_FILLING);
+}
+
+#[test]
+fn rapid_resets() {
+    withstand("h2 rapid reset", 2, rapid_reset, 4 << 20);
+}
+
+#[test]
+fn endless_field_blocks() {
+    withstand("h2 CONTINUATION flood", 2, continuation, 4 << 20);
+}
+
+#[test]
+fn a_handshake_flood() {
+    withstand("TLS handshake flood", 2, handshakes, 4 << 20);
+}
