@@ -28,7 +28,7 @@ WHAT is one of:
   ready        Whether the proxy takes traffic: exit code 0 yes, 1 no
   config       The configuration that is live
   connections  Open connections
-  clusters     Endpoints with requests in flight and connections
+  clusters     Endpoints: weight, requests in flight, connections, ejected for how long and why
   generations  Configurations that connections still hold
 
 Options:

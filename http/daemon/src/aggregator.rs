@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use core_runtime::mailbox::{Sender, mailbox};
 use core_runtime::stats::FrameSink;
-use http_proxy::record::Frame;
+use http_proxy::record::{Frame, NewsLevel, NewsLine};
 use http_proxy::snapshot::Snapshot;
 
 use crate::admin::{self, Shared};
+use crate::oplog;
 
 /// Old snapshots that wait to be freed.
 const GRAVES_MAX: usize = 256;
@@ -23,7 +24,8 @@ pub(crate) fn start(sink: FrameSink<Box<Frame>>, state: Shared) -> io::Result<()
     let aggregate = move || {
         while let Ok(filled) = sink.receive(SILENCE) {
             let Some(mut filled) = filled else { continue };
-            let fresh = std::mem::take(&mut filled.frame);
+            let mut fresh = std::mem::take(&mut filled.frame);
+            fresh.news_mut().drain(..).for_each(|line| tell(filled.shard, &line));
             let before = admin::lock(&state).aggregate.accept(filled.shard, fresh);
             if let Some(frame) = before {
                 filled.frame = frame;
@@ -32,6 +34,15 @@ pub(crate) fn start(sink: FrameSink<Box<Frame>>, state: Shared) -> io::Result<()
         }
     };
     std::thread::Builder::new().name("aggregator".to_owned()).spawn(aggregate).map(drop)
+}
+
+fn tell(shard: usize, line: &NewsLine) {
+    let text = format!("shard {shard}: {}", line.text);
+    match line.level {
+        NewsLevel::Info => oplog::info(&text),
+        NewsLevel::Warn => oplog::warn(&text),
+        NewsLevel::Error => oplog::error(&text),
+    }
 }
 
 /// Frees old snapshots off the shards.

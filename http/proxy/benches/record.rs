@@ -8,7 +8,7 @@ use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use http_proxy::balance::Rng;
+use http_balance::Rng;
 use http_proxy::record::{CoreStats, Frame, LogRow, Outcome, Stage, TableSizes, Template, write_json};
 use http_proxy::snapshot::StatId;
 

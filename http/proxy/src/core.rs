@@ -13,11 +13,12 @@ use core_runtime::clock;
 use core_runtime::mailbox::{SendError, Sender};
 use core_runtime::net::{Accepted, ListeningSocket};
 use core_runtime::sync::{Latch, TurnGate};
+use http_balance::Rng;
+use http_balance::shed::CoreStrain;
 use http_gateway::client_limit::ClientLimiter;
 use rustc_hash::FxHashMap;
 use tls::{ServerContext, TicketKeys};
 
-use crate::balance::Rng;
 use crate::exchange::{Place, Request};
 use crate::log::AccessLog;
 use crate::pool::Clusters;
@@ -76,6 +77,8 @@ pub struct Core {
     /// A flood of handshakes must not make long turns.
     pub(crate) handshakes: TurnGate,
     rng: RefCell<Rng>,
+    /// How busy the reactor is.
+    strain: Cell<CoreStrain>,
     /// Set once, when the core begins to drain.
     pub(crate) draining: Latch,
     /// When the drain began and how long it may take.
@@ -112,17 +115,18 @@ impl Core {
         let [rng_seed, limiter_seed @ ..] = seed;
         let mut stats = CoreStats::default();
         stats.grow(sizes);
-        let snapshot = Rc::new(LiveSnapshot::new(snapshot, &graveyard));
+        let snapshot = Rc::new(LiveSnapshot::new(snapshot, 0, &graveyard));
         let generations = Generations::default();
         generations.note(&snapshot);
         Rc::new(Self {
             index,
             snapshot: RefCell::new(snapshot),
-            clusters: Clusters::default(),
+            clusters: Clusters::new(rng_seed),
             stats: RefCell::new(stats),
             limiter: RefCell::new(ClientLimiter::new(LIMITED_CLIENTS_MAX, limiter_seed)),
             handshakes: TurnGate::new(HANDSHAKES_PER_TURN_MAX),
             rng: RefCell::new(Rng::new(rng_seed)),
+            strain: Cell::default(),
             draining: Latch::new(),
             drain_window: Cell::new((Duration::ZERO, Duration::ZERO)),
             log,
@@ -145,7 +149,8 @@ impl Core {
 
     /// Takes over a new configuration: one pointer. Clusters find their old connections when they are first used.
     pub fn apply(&self, snapshot: Box<Snapshot>) {
-        let new = Rc::new(LiveSnapshot::new(snapshot, &self.graveyard));
+        let number = self.snapshot.borrow().number() + 1;
+        let new = Rc::new(LiveSnapshot::new(snapshot, number, &self.graveyard));
         self.clusters.forget_missing(&new);
         self.rotated.borrow_mut().clear();
         self.note_gone(&new);
@@ -240,6 +245,23 @@ impl Core {
         self.rng.borrow_mut().draw()
     }
 
+    /// Takes in how busy the reactor was in the last span.
+    pub(crate) fn observe_strain(&self, busy: Duration, span: Duration) {
+        /// What the smoothing is made for.
+        const STEP: Duration = Duration::from_millis(100);
+        let mut strain = self.strain.get();
+        let steps = (span.as_millis() / STEP.as_millis()).clamp(1, 100);
+        for _ in 0..steps {
+            strain.observe(busy, span);
+        }
+        self.strain.set(strain);
+    }
+
+    /// In thousandths.
+    pub(crate) fn strain(&self) -> u32 {
+        self.strain.get().strain()
+    }
+
     /// Whether new work should be turned away gently.
     pub fn is_draining(&self) -> bool {
         self.draining.is_set()
@@ -281,20 +303,21 @@ impl Core {
     /// Brings the gauges of the statistics up to date.
     pub(crate) fn note_gauges(&self) {
         let wide = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        let (mut open, mut idle, mut in_flight) = (0, 0, 0);
-        self.clusters.for_each_endpoint(|_, endpoint| {
-            let (h1, h2) = endpoint.connections();
-            open += wide(h1 + h2);
-            idle += wide(endpoint.connections_idle());
-            in_flight += u64::from(endpoint.in_flight());
+        let mut stats = self.stats.borrow_mut();
+        let mut in_flight = 0;
+        self.clusters.news.take_counts(|cluster, events| stats.cluster_events(cluster, events));
+        self.clusters.for_each(|cluster| {
+            let condition = cluster.condition();
+            in_flight += condition.in_flight;
+            stats.cluster_condition(cluster.stat, condition);
         });
+        let (open, idle) = self.clusters.connections();
         let limiter = self.limiter.borrow();
         let (written, dropped) = self.log.counts();
-        let mut stats = self.stats.borrow_mut();
         stats.gauges.connections = wide(self.connections());
         stats.gauges.requests = in_flight;
-        stats.gauges.upstream_connections = open;
-        stats.gauges.upstream_connections_idle = idle;
+        stats.gauges.upstream_connections = wide(open);
+        stats.gauges.upstream_connections_idle = wide(idle);
         stats.gauges.buffers_in_use = wide(core_runtime::buf::usage().0);
         stats.gauges.clients = wide(limiter.clients());
         stats.gauges.snapshots = wide(self.generations.count());
@@ -329,12 +352,18 @@ impl Core {
 pub(crate) struct LiveSnapshot {
     /// `None` only while dropping.
     snapshot: Option<Box<Snapshot>>,
+    number: u64,
     graveyard: Sender<Box<Snapshot>>,
 }
 
 impl LiveSnapshot {
-    fn new(snapshot: Box<Snapshot>, graveyard: &Sender<Box<Snapshot>>) -> Self {
-        Self { snapshot: Some(snapshot), graveyard: graveyard.clone() }
+    fn new(snapshot: Box<Snapshot>, number: u64, graveyard: &Sender<Box<Snapshot>>) -> Self {
+        Self { snapshot: Some(snapshot), number, graveyard: graveyard.clone() }
+    }
+
+    /// Rises with every snapshot that this core applies.
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 }
 

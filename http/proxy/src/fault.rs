@@ -2,6 +2,8 @@
 
 use std::io;
 
+use http_balance::Outcome;
+
 use crate::reason::Reason;
 use crate::relay::RelayError;
 use crate::side::SideError;
@@ -65,5 +67,42 @@ pub(crate) fn relay(error: &RelayError, phase: Phase) -> Reason {
         (RelayError::UpstreamIdle, _) => Reason::UpstreamTimeoutIdle,
         (RelayError::Deadline, _) => Reason::UpstreamTimeoutFirstByte,
         (RelayError::ClientGone, _) => Reason::ClientReset,
+    }
+}
+
+/// What an attempt that ended for `reason` says about its endpoint. `is_stale` is a connection that was about to go
+/// anyhow, for which the endpoint is not to blame.
+pub(crate) fn outcome(reason: Reason, is_stale: bool) -> Outcome {
+    match reason {
+        _ if is_stale => Outcome::Abandoned,
+        Reason::UpstreamConnectRefused
+        | Reason::UpstreamConnectFailed
+        | Reason::UpstreamConnectTimeout
+        | Reason::UpstreamTlsFailed => Outcome::ConnectFailed,
+        Reason::UpstreamResetBeforeResponse
+        | Reason::UpstreamClosedBeforeResponse
+        | Reason::UpstreamStreamRefused
+        | Reason::UpstreamGoaway
+        | Reason::UpstreamH2ProtocolError
+        | Reason::UpstreamReset
+        | Reason::UpstreamTruncated => Outcome::Reset,
+        Reason::UpstreamTimeoutFirstByte | Reason::UpstreamTimeoutIdle => Outcome::TimedOut,
+        Reason::UpstreamBadStatusLine
+        | Reason::UpstreamHeadTooLarge
+        | Reason::UpstreamTooManyFields
+        | Reason::UpstreamBareLf
+        | Reason::UpstreamBareCr
+        | Reason::UpstreamObsFold
+        | Reason::UpstreamBadFieldName
+        | Reason::UpstreamBadFieldValue
+        | Reason::UpstreamBadContentLength
+        | Reason::UpstreamBadTransferEncoding
+        | Reason::UpstreamTransferEncodingInHttp10
+        | Reason::UpstreamBadUpgrade
+        | Reason::UpstreamTooManyConnectionOptions
+        | Reason::UpstreamBadChunk
+        | Reason::UpstreamBadInterim => Outcome::ServerError,
+        // The client's doing, or this proxy's own.
+        _ => Outcome::Abandoned,
     }
 }

@@ -1,6 +1,5 @@
 //! The data plane of one core, stop by stop: see docs/life-of-a-request.md.
 
-pub mod balance;
 mod chunk;
 pub mod conn;
 mod convert;

@@ -197,6 +197,12 @@ NoEndpoint "no_endpoint" 503 Unavailable "Cluster has no endpoint"
     "The route's cluster has no endpoint at all: none is configured, or its names did not resolve yet. Check the service's registration and DNS."
 NoHealthyEndpoint "no_healthy_endpoint" 503 Unavailable "No healthy endpoint"
     "The cluster has endpoints, and none of them takes requests now. Look at the backends first; `shardctl explain` names their states."
+InFlightLimit "in_flight_limit" 503 ResourceExhausted "Cluster has its fill of requests"
+    "As many requests are in flight to the cluster as its limit allows, so this one was refused at once instead of waiting. The backends are slow, or the limit is too low; an adaptive limit falls when latency rises."
+CircuitOpen "circuit_open" 503 Unavailable "Circuit breaker is open"
+    "Too many requests to the cluster failed or timed out, so requests are refused at once for a while and a few probes find out when it is over. Look at the backends; Retry-After says when probes begin."
+Shed "shed" 503 ResourceExhausted "Shed by priority"
+    "The core or the cluster has too much to do, and requests of this priority are refused first. Requests that clients mark as retries count as `sheddable`. Add capacity, or give the route a higher class when it matters more."
 UpstreamPoolFull "upstream_pool_full" 503 Unavailable "Connections to the endpoint are used up"
     "All connections that one core may hold to the endpoint are busy. The backend is slow or `connections_max` of the pool is too small."
 UpstreamConnectRefused "upstream_connect_refused" 503 Unavailable "Endpoint refused the connection"
@@ -468,8 +474,11 @@ mod tests {
             if status == Some(504) && *reason != Reason::UpstreamConnectTimeout {
                 assert_eq!(grpc, GrpcStatus::DeadlineExceeded, "{reason}");
             }
+            // Room that is used up is another thing than a service that is away: gRPC clients may wait longer.
+            let is_full = matches!(reason, Reason::InFlightLimit | Reason::Shed);
             if status == Some(503) {
-                assert_eq!(grpc, GrpcStatus::Unavailable, "{reason}");
+                let wanted = if is_full { GrpcStatus::ResourceExhausted } else { GrpcStatus::Unavailable };
+                assert_eq!(grpc, wanted, "{reason}");
             }
             assert_eq!(reason.is_success(), grpc == GrpcStatus::Ok, "{reason}");
         }

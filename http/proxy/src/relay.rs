@@ -18,6 +18,8 @@ use core_runtime::timer::Deadline;
 use http_gateway::body_limit::BodyMeter;
 use http_wire::fields::Fields;
 
+use http_balance::retry::BodyState;
+
 use crate::chunk::Chunk;
 use crate::side::{BodyEvent, Side, SideError};
 
@@ -93,6 +95,15 @@ impl Direction {
             }
             Some(Replay::Lost) | None if self.bytes > 0 => None,
             Some(Replay::Lost) | None => Some(Self { has_ended: self.has_ended, ..Self::default() }),
+        }
+    }
+
+    /// What is left of the body for another attempt.
+    pub(crate) fn replay_state(&self) -> BodyState {
+        match self.replay.as_deref() {
+            _ if self.bytes == 0 => BodyState::Untouched,
+            Some(Replay::Kept { .. }) => BodyState::Kept,
+            Some(Replay::Lost) | None => BodyState::Gone,
         }
     }
 

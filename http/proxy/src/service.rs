@@ -89,15 +89,25 @@ async fn wait_for_drain(core: Rc<Core>, drained: Latch, timeout: Duration) {
 
 /// The core's half of the aggregator's beat, and its housekeeping.
 async fn report(core: Rc<Core>, frames: FrameSource<Box<Frame>>, accept: AcceptContext) {
+    let mut observed_at = clock::now();
     loop {
         timer::sleep(FRAME_INTERVAL).await;
-        core.clusters.reap_idle(clock::now());
+        core.clusters.tend(clock::now());
         core.clusters.catch_up(&core.snapshot());
         core.forget_gone();
         core.log.flush();
         core.note_gauges();
-        shard::drain_turns(|length, count| core.stats.borrow_mut().turns_of(length, count));
-        frames.publish(|frame| frame.copy_from(&core.stats.borrow()));
+        let mut busy = Duration::ZERO;
+        shard::drain_turns(|length, count| {
+            busy += length * u32::try_from(count).unwrap_or(u32::MAX);
+            core.stats.borrow_mut().turns_of(length, count);
+        });
+        let now = clock::now();
+        core.observe_strain(busy, now.saturating_sub(std::mem::replace(&mut observed_at, now)));
+        frames.publish(|frame| {
+            frame.copy_from(&core.stats.borrow());
+            core.clusters.news.take_lines(frame.news_mut());
+        });
         accept.board.publish(core.index, u32::try_from(core.connections()).unwrap_or(u32::MAX));
     }
 }

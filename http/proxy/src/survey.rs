@@ -11,7 +11,11 @@ use std::time::Duration;
 
 use core_runtime::clock;
 use core_runtime::mailbox::{SendError, Sender};
+use http_balance::cluster::EndpointView;
+use http_balance::endpoint::Availability;
 use http_wire::head::Version;
+
+pub use crate::pool::Condition;
 
 use crate::core::{Core, LiveSnapshot};
 use crate::snapshot::StatId;
@@ -64,11 +68,43 @@ pub struct EndpointRow {
     pub cluster: StatId,
     pub address: SocketAddr,
     pub hostname: Option<String>,
+    /// Share of the requests, and the part of it that slow start leaves, in thousandths.
+    pub weight: u32,
+    pub slow_start: u32,
     pub in_flight: u32,
     pub connections_h1: usize,
     pub connections_h2: usize,
-    /// Whether it takes new requests.
-    pub is_available: bool,
+    pub state: EndpointState,
+    /// Gets requests although it is not available.
+    pub in_panic: bool,
+    /// How its whole cluster is.
+    pub condition: Condition,
+}
+
+/// Whether an endpoint takes new requests, and why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndpointState {
+    Available,
+    Draining,
+    Unhealthy,
+    /// For `left` from now on; `cause` is the word of the rule.
+    Ejected {
+        left: Duration,
+        cause: &'static str,
+    },
+}
+
+impl EndpointState {
+    fn of(view: &EndpointView, now: Duration) -> Self {
+        match view.availability {
+            Availability::Available => Self::Available,
+            Availability::Draining(_) => Self::Draining,
+            Availability::Unhealthy => Self::Unhealthy,
+            Availability::Ejected { until, cause } => {
+                Self::Ejected { left: until.saturating_sub(now), cause: cause.code() }
+            }
+        }
+    }
 }
 
 /// One configuration that something on this core still uses.
@@ -232,20 +268,28 @@ impl Core {
 
     fn survey_endpoints(&self) -> (SurveyRows, usize) {
         let (mut rows, mut left_off) = (Vec::new(), 0);
-        self.clusters.for_each_endpoint(|cluster, endpoint| {
-            if rows.len() >= ROWS_MAX {
-                left_off += 1;
-                return;
-            }
-            let (connections_h1, connections_h2) = endpoint.connections();
-            rows.push(EndpointRow {
-                cluster: cluster.stat,
-                address: endpoint.address,
-                hostname: endpoint.hostname.clone(),
-                in_flight: endpoint.in_flight(),
-                connections_h1,
-                connections_h2,
-                is_available: endpoint.is_available(),
+        let now = clock::now();
+        self.clusters.for_each(|cluster| {
+            let condition = cluster.condition();
+            cluster.for_each_view(|endpoint, view| {
+                if rows.len() >= ROWS_MAX {
+                    left_off += 1;
+                    return;
+                }
+                let (connections_h1, connections_h2) = endpoint.connections();
+                rows.push(EndpointRow {
+                    cluster: cluster.stat,
+                    condition,
+                    address: endpoint.address,
+                    hostname: endpoint.hostname.clone(),
+                    weight: view.weight,
+                    slow_start: view.slow_start,
+                    in_flight: view.in_flight,
+                    connections_h1,
+                    connections_h2,
+                    state: EndpointState::of(&view, now),
+                    in_panic: view.in_panic,
+                });
             });
         });
         (SurveyRows::Endpoints(rows), left_off)

@@ -31,6 +31,7 @@ mod paths;
 mod pools;
 mod proxy_protocol;
 mod reload;
+mod resilience;
 mod restart;
 mod routing;
 mod slow;

@@ -1,11 +1,11 @@
 //! The pages of the admin listener.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use core_runtime::mailbox::{SendError, mailbox};
 use http_proxy::core::Command;
-use http_proxy::survey::{ConnectionRow, EndpointRow, Survey, SurveyOf, SurveyRows};
+use http_proxy::survey::{ConnectionRow, EndpointRow, EndpointState, Survey, SurveyOf, SurveyRows};
 use http_wire::head::Version;
 use serde_json::{Value, json};
 
@@ -164,16 +164,47 @@ struct Sum {
     connections_h2: usize,
     cores: usize,
     cores_available: usize,
+    weight: u32,
+    /// In thousandths: the core where it is least.
+    slow_start: u32,
+    cores_draining: usize,
+    cores_unhealthy: usize,
+    cores_in_panic: usize,
+    /// Cause, cores, and the longest time that is left.
+    ejected: Option<(&'static str, usize, Duration)>,
+}
+
+/// What all cores together have of one cluster.
+#[derive(Default)]
+struct Whole {
+    seen: BTreeSet<usize>,
+    in_flight: u64,
+    cores_in_panic: usize,
+    cores_breaker_open: usize,
+}
+
+impl Whole {
+    fn add(&mut self, core: usize, row: &EndpointRow) {
+        if self.seen.insert(core) {
+            self.in_flight += row.condition.in_flight;
+            self.cores_in_panic += usize::from(row.condition.is_in_panic);
+            self.cores_breaker_open += usize::from(row.condition.breaker_is_open);
+        }
+    }
 }
 
 fn clusters(sources: &Sources) -> Value {
     let (answers, silent) = survey(sources, SurveyOf::Endpoints);
     let mut left_off = 0;
     let mut sums: BTreeMap<(u32, String), Sum> = BTreeMap::new();
+    let mut wholes: BTreeMap<u32, Whole> = BTreeMap::new();
     for answer in &answers {
         left_off += answer.left_off;
         if let SurveyRows::Endpoints(rows) = &answer.rows {
-            rows.iter().for_each(|row| add(&mut sums, row));
+            for row in rows {
+                add(&mut sums, row);
+                wholes.entry(row.cluster.0).or_default().add(answer.core, row);
+            }
         }
     }
     let state = lock(&sources.state);
@@ -185,13 +216,33 @@ fn clusters(sources: &Sources) -> Value {
             "in_flight": sum.in_flight,
             "connections_h1": sum.connections_h1,
             "connections_h2": sum.connections_h2,
+            "weight": sum.weight,
+            "slow_start_percent": sum.slow_start / 10,
             "cores": sum.cores,
             "cores_available": sum.cores_available,
+            "cores_draining": sum.cores_draining,
+            "cores_unhealthy": sum.cores_unhealthy,
+            "cores_in_panic": sum.cores_in_panic,
+            "ejected": sum.ejected.map(|(cause, cores, left)| json!({
+                "cause": cause,
+                "cores": cores,
+                "left_ms": u64::try_from(left.as_millis()).unwrap_or(u64::MAX),
+            })),
         }));
     }
     let clusters: Vec<_> = clusters
         .into_iter()
-        .map(|(cluster, endpoints)| json!({ "name": state.titles.clusters.get(&cluster), "endpoints": endpoints }))
+        .map(|(cluster, endpoints)| {
+            let whole = wholes.remove(&cluster).unwrap_or_default();
+            json!({
+                "name": state.titles.clusters.get(&cluster),
+                "in_flight": whole.in_flight,
+                "cores": whole.seen.len(),
+                "cores_in_panic": whole.cores_in_panic,
+                "cores_breaker_open": whole.cores_breaker_open,
+                "endpoints": endpoints,
+            })
+        })
         .collect();
     json!({ "clusters": clusters, "left_off": left_off, "silent_cores": silent })
 }
@@ -202,8 +253,19 @@ fn add(sums: &mut BTreeMap<(u32, String), Sum>, row: &EndpointRow) {
     sum.in_flight += u64::from(row.in_flight);
     sum.connections_h1 += row.connections_h1;
     sum.connections_h2 += row.connections_h2;
+    sum.weight = row.weight;
+    sum.slow_start = if sum.cores == 0 { row.slow_start } else { sum.slow_start.min(row.slow_start) };
     sum.cores += 1;
-    sum.cores_available += usize::from(row.is_available);
+    sum.cores_in_panic += usize::from(row.in_panic);
+    match row.state {
+        EndpointState::Available => sum.cores_available += 1,
+        EndpointState::Draining => sum.cores_draining += 1,
+        EndpointState::Unhealthy => sum.cores_unhealthy += 1,
+        EndpointState::Ejected { left, cause } => {
+            let (_, cores, longest) = sum.ejected.unwrap_or((cause, 0, left));
+            sum.ejected = Some((cause, cores + 1, longest.max(left)));
+        }
+    }
 }
 
 fn generations(sources: &Sources) -> Value {

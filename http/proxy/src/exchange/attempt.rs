@@ -1,9 +1,8 @@
 //! Stops 9 to 11: choose a cluster and an endpoint, get a connection, relay; and once more where that is safe.
 //!
-//! Safe means that no backend can have acted on the request twice (C19, C22, C23): the connection could not be
-//! made; the backend said that it did not look at it; or the connection died before any byte of an answer, and the
-//! request is idempotent or none of it was written. What was taken of the body must be whole: up to 64 KiB of it are
-//! kept. The second attempt goes to another endpoint where there is one, since the first may be down; after a dead pooled
+//! Whether a failed attempt is made again is decided by `http_balance::retry`; here is what it goes by: how the attempt
+//! failed, and what is left of the request. What was taken of the body must be whole: up to 64 KiB of it are kept. The
+//! second attempt goes to another endpoint where there is one, since the first may be down; after a dead pooled
 //! connection it dials, since another one may be as dead.
 
 use std::rc::Rc;
@@ -11,6 +10,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use core_runtime::clock;
+use http_balance::Outcome;
+use http_balance::admission::{Applicant, Refusal};
+use http_balance::retry::{
+    Again, Attempted, BodyState, Failure as Cause, NoRetry, Repeatability, RetryRules,
+};
+use http_balance::shed::{Class, ClientAttempt, LoadSign};
 use http_gateway::body_limit::BodyMeter;
 use http_wire::fields::FieldId;
 use http_wire::h1::{Persistence, RequestFraming};
@@ -20,16 +25,14 @@ use http_wire::number::Decimal;
 use super::{Exchange, Next, Stop};
 use crate::core::LiveSnapshot;
 use crate::fault::{self, Phase};
-use crate::pool::{self, Fresh, H2Lease, Lease, Ticket};
+use crate::pool::{self, Cluster, Fresh, H2Lease, Lease, Ticket};
 use crate::reason::Reason;
 use crate::record::Stage;
 use crate::relay::{Direction, IdleLimits, Relay, RelayError};
+use crate::reply::Reply;
 use crate::side::{H2Side, ResponseInfo, Side, SideError};
-use crate::snapshot::{Forward, HostRewrite, ListenerConfig, Route, UpstreamProtocol};
+use crate::snapshot::{Forward, HostRewrite, IdempotencyKey, ListenerConfig, Route, UpstreamProtocol};
 use crate::upgrade;
-
-/// Attempts of one exchange, the first included.
-const ATTEMPTS_MAX: u32 = 2;
 
 /// What an attempt holds of the pool.
 enum Held {
@@ -40,24 +43,23 @@ enum Held {
 /// An attempt that came to nothing.
 struct Failure {
     reason: Reason,
-    retry: Retry,
+    /// Where another one goes that has been decided; None: there is none.
+    again: Option<Again>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Retry {
-    No,
-    /// The endpoint could not be reached, or died.
-    Elsewhere,
-    /// The pooled connection was dead; its endpoint may be, too.
-    Stale,
+/// What all attempts of an exchange go by.
+#[derive(Clone, Copy)]
+struct Plan<'a> {
+    listener: &'a ListenerConfig,
+    route: &'a Route,
+    forward: &'a Forward,
 }
 
-impl Failure {
-    fn of_connect(reason: Reason) -> Self {
-        let is_over = matches!(reason, Reason::ClientReset | Reason::DeadlineExceeded);
-        Self { reason, retry: if is_over { Retry::No } else { Retry::Elsewhere } }
-    }
-}
+/// With a 503: the backend has not acted on the request.
+const NOT_PROCESSED: &[u8] = b"x-shard-not-processed";
+
+/// With a 503: the backend has more to do than it can. The second is what Envoy says for itself.
+const OVERLOADED: [&[u8]; 2] = [b"x-shard-overloaded", b"x-envoy-overloaded"];
 
 impl Exchange<'_> {
     pub(super) async fn forward(
@@ -67,36 +69,98 @@ impl Exchange<'_> {
         route: &Route,
         forward: &Forward,
     ) -> Result<Next, Stop> {
+        let plan = Plan { listener, route, forward };
         self.arm_deadline(route)?;
         let key_hash = forward.split.key_hash(&self.request.head);
         let index = forward.split.pick(self.core.random(), key_hash);
         let cluster =
             self.core.clusters.get(snapshot, index).ok_or_else(|| Stop::reply(Reason::NoEndpoint))?;
-        self.outcome.cluster = Some(cluster.config().stat);
+        self.outcome.cluster = Some(cluster.stat);
+        let who = Applicant {
+            class: self.class(&cluster, forward),
+            core_strain: self.core.strain(),
+            random: self.core.random(),
+        };
+        let mut admitted = cluster.admit(who).map_err(refused)?;
+        let key = forward.hash_key(&self.request.head, self.client_ip());
         let (mut exclude, mut fresh) = (None, Fresh::No);
         loop {
             //  9  balance: cluster → endpoint
-            let lease = cluster.pick(self.core.random(), exclude).map_err(Stop::reply)?;
+            let lease = cluster.pick(self.core.random(), key, exclude).map_err(Stop::reply)?;
             self.outcome.endpoint = Some(lease.endpoint.stat);
-            self.target = Some((Rc::clone(&cluster), lease.endpoint.address));
+            self.target = Some((Rc::clone(&lease.settings), lease.endpoint.address));
             self.outcome.attempts += 1;
             if self.outcome.attempts > 1 {
                 let number = Decimal::new(u64::from(self.outcome.attempts));
                 self.request.head.fields.set(FieldId::XShardAttempt, number.as_bytes())?;
             }
-            let failure = match self.attempt(&lease, listener, route, forward, fresh).await? {
+            let result = self.attempt(&lease, plan, fresh).await;
+            admitted.ends_like(&lease);
+            let failure = match result? {
                 Ok(next) => return Ok(next),
                 Err(failure) => failure,
             };
-            match failure.retry {
-                Retry::Elsewhere if self.outcome.attempts < ATTEMPTS_MAX => {}
-                Retry::Stale if self.outcome.attempts < ATTEMPTS_MAX => {
+            match failure.again {
+                Some(Again::Elsewhere) => {}
+                Some(Again::FreshConnection) => {
                     self.core.stats.borrow_mut().counters.pool_stale += 1;
                     fresh = Fresh::Yes;
                 }
-                _ => return Err(self.give_up(failure.reason)),
+                None => return Err(self.give_up(failure.reason)),
             }
-            exclude = Some(lease.index);
+            exclude = Some(lease.slot);
+        }
+    }
+
+    /// The class that counts: a retry of the caller's own comes behind the first attempts of others.
+    fn class(&self, cluster: &Cluster, forward: &Forward) -> Class {
+        if !cluster.sheds() {
+            return forward.class;
+        }
+        // gRPC proposal A6; other callers have no common word for it.
+        let attempts = self.request.head.fields.get_name(b"grpc-previous-rpc-attempts");
+        let is_retry = attempts.is_some_and(|attempts| attempts != b"0");
+        forward.class.of_request(if is_retry { ClientAttempt::Retry } else { ClientAttempt::First })
+    }
+
+    /// Decides whether a failed attempt is made again; a yes has been paid for.
+    fn decide(&self, (lease, plan): (&Lease, Plan<'_>), failure: Cause, body: BodyState) -> Option<Again> {
+        let attempted = Attempted {
+            failure,
+            repeatability: self.repeatability(plan.forward),
+            body,
+            attempts: self.outcome.attempts,
+            left: self.timers.response.at().map(|at| at.saturating_sub(clock::now())),
+        };
+        match lease.cluster.retry(&retry_rules(lease, plan), attempted) {
+            Ok(again) => Some(again),
+            Err(NoRetry::BudgetExhausted) => {
+                self.core.stats.borrow_mut().retry_over_budget(lease.cluster.stat);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// The attempt failed before anything was taken of the request's body; what an attempt before took is kept.
+    fn failed_unsent(&self, lease: &Lease, plan: Plan<'_>, reason: Reason, cause: Cause) -> Failure {
+        lease.goes(fault::outcome(reason, cause == Cause::BeyondGoaway), Duration::ZERO, LoadSign::None);
+        Failure { reason, again: self.decide((lease, plan), cause, BodyState::Kept) }
+    }
+
+    fn repeatability(&self, forward: &Forward) -> Repeatability {
+        let head = &self.request.head;
+        let is_keyed = || {
+            forward.idempotency_key == IdempotencyKey::Honoured
+                && head.method == Method::Post
+                && head.fields.get_name(b"idempotency-key").is_some_and(|key| !key.is_empty())
+        };
+        if head.method.is_idempotent() {
+            Repeatability::Idempotent
+        } else if is_keyed() {
+            Repeatability::Keyed
+        } else {
+            Repeatability::Unsafe
         }
     }
 
@@ -125,21 +189,21 @@ impl Exchange<'_> {
     async fn attempt(
         &mut self,
         lease: &Lease,
-        listener: &ListenerConfig,
-        route: &Route,
-        forward: &Forward,
+        plan: Plan<'_>,
         fresh: Fresh,
     ) -> Result<Result<Next, Failure>, Stop> {
-        if let (Some(HostRewrite::Upstream), Some(host)) = (&forward.host_rewrite, &lease.endpoint.hostname) {
+        if let (Some(HostRewrite::Upstream), Some(host)) =
+            (&plan.forward.host_rewrite, &lease.endpoint.hostname)
+        {
             self.request.head.set_authority(host.as_bytes())?;
         }
         // 10  pool: reuse this core's upstream connection or dial
         let pool_started = clock::now();
         let opened = self.open(lease, fresh).await;
-        self.count_opened(lease, opened.as_ref().map(|(_, held)| held).map_err(|failure| failure.reason));
+        self.count_opened(lease, opened.as_ref().map(|(_, held)| held).map_err(|failed| failed.0));
         let (mut upstream, held) = match opened {
             Ok(opened) => opened,
-            Err(failure) => return Ok(Err(failure)),
+            Err((reason, cause)) => return Ok(Err(self.failed_unsent(lease, plan, reason, cause))),
         };
         let connect = held.connect();
         let waited = clock::now().saturating_sub(pool_started).saturating_sub(connect.unwrap_or_default());
@@ -148,19 +212,24 @@ impl Exchange<'_> {
             self.outcome.stages.set(Stage::Connect, connect);
         }
         // 11  relay: ONE duplex loop, bounded both ways
-        let result = self.relay(&mut upstream, &held, listener, route).await;
-        match result {
+        match self.relay(&mut upstream, &held, lease, plan).await {
             Ok(Ok((next, info))) => {
                 held.give_back(lease, upstream, info.persistence, next);
                 Ok(Ok(next))
             }
             Ok(Err(failure)) => Ok(Err(failure)),
-            Err(stop) => Err(stop),
+            Err(stop) => {
+                let outcome = fault::outcome(stop.reason(), false);
+                if outcome != Outcome::Abandoned {
+                    lease.breaks_off(outcome);
+                }
+                Err(stop)
+            }
         }
     }
 
     fn count_opened(&self, lease: &Lease, opened: Result<&Held, Reason>) {
-        let (cluster, endpoint) = (lease.cluster.config().stat, lease.endpoint.stat);
+        let (cluster, endpoint) = (lease.cluster.stat, lease.endpoint.stat);
         let mut stats = self.core.stats.borrow_mut();
         match opened {
             Ok(held) if held.is_reused() => stats.counters.pool_reused += 1,
@@ -172,11 +241,11 @@ impl Exchange<'_> {
     }
 
     /// Gets a connection and puts the request head on it.
-    async fn open(&mut self, lease: &Lease, fresh: Fresh) -> Result<(Side, Held), Failure> {
+    async fn open(&mut self, lease: &Lease, fresh: Fresh) -> Result<(Side, Held), (Reason, Cause)> {
         match lease.protocol() {
             UpstreamProtocol::Http1 => {
                 let opened = self.unless_gone(pool::check_out(lease, fresh)).await;
-                let (mut side, ticket) = opened.map_err(Failure::of_connect)?;
+                let (mut side, ticket) = opened.map_err(connect_failed)?;
                 upgrade::ask_over_h1(&mut self.request.head, self.core.random(), self.core.random());
                 // What follows an upgrade is the tunnel, not a body.
                 let is_upgrade = self.request.head.protocol().is_some();
@@ -186,10 +255,7 @@ impl Exchange<'_> {
                     te_trailers: self.request.te_trailers,
                 };
                 let written = side.send_request_head(&self.request.head, framing);
-                written.map_err(|error| Failure {
-                    reason: fault::upstream(&error, Phase::BeforeHead),
-                    retry: Retry::No,
-                })?;
+                written.map_err(|error| (fault::upstream(&error, Phase::BeforeHead), Cause::Response))?;
                 Ok((Side::H1(side), Held::H1(ticket)))
             }
             UpstreamProtocol::Http2 => self.open_stream(lease).await,
@@ -212,22 +278,22 @@ impl Exchange<'_> {
         .await
     }
 
-    async fn open_stream(&mut self, lease: &Lease) -> Result<(Side, Held), Failure> {
-        let stream = self.unless_gone(H2Lease::take(lease)).await.map_err(Failure::of_connect)?;
-        let dead = |_error: h2::Error| Failure { reason: Reason::UpstreamGoaway, retry: Retry::Stale };
+    async fn open_stream(&mut self, lease: &Lease) -> Result<(Side, Held), (Reason, Cause)> {
+        let stream = self.unless_gone(H2Lease::take(lease)).await.map_err(connect_failed)?;
+        let dead = |_error: h2::Error| (Reason::UpstreamGoaway, Cause::BeyondGoaway);
         let mut send = stream.sender().map_err(dead)?;
         let is_upgrade = self.request.head.protocol().is_some();
         if is_upgrade {
-            self.unless_gone(stream.settled(&lease.cluster)).await.map_err(Failure::of_connect)?;
+            self.unless_gone(stream.settled(&lease.settings)).await.map_err(connect_failed)?;
         }
         if is_upgrade && !send.is_extended_connect_protocol_enabled() {
-            return Err(Failure { reason: Reason::UpgradeRefused, retry: Retry::No });
+            return Err((Reason::UpgradeRefused, Cause::Response));
         }
-        let scheme = if lease.cluster.config().tls.is_some() { Scheme::Https } else { Scheme::Http };
+        let scheme = if lease.settings.config().tls.is_some() { Scheme::Https } else { Scheme::Http };
         let body = if is_upgrade { BodyLength::Streamed } else { self.request.body };
         let request =
             crate::convert::request_to_h2(&self.request.head, body, self.request.te_trailers, scheme)
-                .map_err(|_unfit| Failure { reason: Reason::HeadNotWritable, retry: Retry::No })?;
+                .map_err(|_unfit| (Reason::HeadNotWritable, Cause::Response))?;
         match send.send_request(request, body == BodyLength::Empty) {
             Ok((response, sender)) => {
                 Ok((Side::H2(H2Side::upstream(response, sender, body)), Held::H2(stream)))
@@ -244,9 +310,10 @@ impl Exchange<'_> {
         &mut self,
         upstream: &mut Side,
         held: &Held,
-        listener: &ListenerConfig,
-        route: &Route,
+        lease: &Lease,
+        plan: Plan<'_>,
     ) -> Result<Result<(Next, ResponseInfo), Failure>, Stop> {
+        let Plan { listener, route, .. } = plan;
         let idle = IdleLimits {
             downstream: listener.http.body_idle_timeout,
             upstream: route.idle_timeout.unwrap_or(listener.http.body_idle_timeout),
@@ -258,6 +325,8 @@ impl Exchange<'_> {
             None if has_no_body => Direction::ended(),
             None => Direction::replayable(),
         };
+        let per_try = retry_rules(lease, plan).per_try_timeout;
+        let timeout = [route.timeout, per_try].into_iter().flatten().min();
         let sent_at = clock::now();
         let meter = BodyMeter::new(route.body_bytes_max);
         let (downstream, timers, method) = (&mut *self.downstream, self.timers, self.request.head.method);
@@ -265,51 +334,115 @@ impl Exchange<'_> {
         let response = &mut self.request.response;
         let mut relay = Relay::new(downstream, upstream, request, meter, idle, &timers.idle);
         let result = relay
-            .until_head(&timers.response, route.timeout, |side, cx| {
-                side.poll_response_head(cx, method, response)
-            })
+            .until_head(&timers.response, timeout, |side, cx| side.poll_response_head(cx, method, response))
             .await;
         let upload = relay.into_upload();
         self.outcome.request_bytes = upload.bytes;
         let info = match result {
             Ok(info) => info,
-            Err(error) => return self.failed_before_head(&error, held, upload, upstream),
+            Err(error) => {
+                let is_per_try = per_try.is_some() && per_try == timeout && timeout != route.timeout;
+                let tried = if is_per_try { per_try } else { None };
+                return self.failed_before_head((&error, tried), held, (lease, plan), (upload, upstream));
+            }
         };
+        if self.request.response.status == 503 && self.has_response_field(NOT_PROCESSED) {
+            lease.goes(Outcome::GatewayError, clock::now().saturating_sub(sent_at), self.load_sign());
+            // Where it is not made again the response is passed on.
+            let again = self.decide((lease, plan), Cause::NotProcessed503, upload.replay_state());
+            if again.is_some() {
+                self.upload = upload.again();
+                return Ok(Err(Failure { reason: Reason::Ok, again }));
+            }
+        }
         let upload = upload.settled();
         self.outcome.stages.set(Stage::FirstByte, clock::now().saturating_sub(sent_at));
-        self.pass_response(upstream, info, upload, idle, route).await.map(Ok)
+        self.pass_response(upstream, info, upload, (idle, sent_at), (lease, route)).await.map(Ok)
     }
 
-    /// Tells whether an attempt that brought no response head may be made again.
+    /// Tells whether an attempt that brought no response head may be made again. `tried` is the limit of one attempt,
+    /// when that is what may have passed.
     fn failed_before_head(
         &mut self,
-        error: &RelayError,
+        (error, tried): (&RelayError, Option<Duration>),
         held: &Held,
-        upload: Direction,
-        upstream: &Side,
+        (lease, plan): (&Lease, Plan<'_>),
+        (upload, upstream): (Direction, &Side),
     ) -> Result<Result<(Next, ResponseInfo), Failure>, Stop> {
         let reason = match error {
             RelayError::Deadline if self.caller_deadline_passed() => Reason::DeadlineExceeded,
             error => fault::relay(error, Phase::BeforeHead),
         };
-        let RelayError::Upstream(side_error) = error else { return Err(self.give_up(reason)) };
-        let was_not_processed = matches!(side_error, SideError::Refused | SideError::GoneAway);
-        let is_dead_connection = matches!(side_error, SideError::Closed | SideError::Io(_))
-            && (self.request.head.method.is_idempotent() || !upstream.has_written());
-        if let Held::H2(stream) = held
-            && (was_not_processed || matches!(side_error, SideError::H2(_)))
-        {
-            stream.close();
+        let cause = match error {
+            RelayError::Deadline if tried.is_some() && reason != Reason::DeadlineExceeded => {
+                lease.goes(Outcome::TimedOut, tried.unwrap_or_default(), LoadSign::None);
+                self.rearm_deadline(plan.route);
+                Cause::PerTryTimeout
+            }
+            RelayError::Upstream(error) => {
+                if let Held::H2(stream) = held
+                    && matches!(error, SideError::Refused | SideError::GoneAway | SideError::H2(_))
+                {
+                    stream.close();
+                }
+                match error {
+                    SideError::Refused => Cause::RefusedStream,
+                    SideError::GoneAway => Cause::BeyondGoaway,
+                    SideError::Closed | SideError::Io(_) => {
+                        match (held.is_reused(), upstream.has_written()) {
+                            (true, false) => Cause::StaleUnwritten,
+                            (true, true) => Cause::StaleWritten,
+                            (false, true) => Cause::Reset,
+                            // As good as no connection: nothing was sent.
+                            (false, false) => Cause::Connect,
+                        }
+                    }
+                    _ => Cause::Response,
+                }
+            }
+            _ => {
+                lease.goes(fault::outcome(reason, false), Duration::ZERO, LoadSign::None);
+                return Err(self.give_up(reason));
+            }
+        };
+        if cause != Cause::PerTryTimeout {
+            let is_dead = matches!(cause, Cause::StaleUnwritten | Cause::StaleWritten | Cause::BeyondGoaway);
+            lease.goes(fault::outcome(reason, is_dead), Duration::ZERO, LoadSign::None);
         }
-        if was_not_processed || is_dead_connection {
+        let again = self.decide((lease, plan), cause, upload.replay_state());
+        if again.is_some() {
             self.upload = upload.again();
         }
-        let retry = match self.upload {
-            Some(_) if held.is_reused() => Retry::Stale,
-            Some(_) => Retry::Elsewhere,
-            None => Retry::No,
-        };
-        Ok(Err(Failure { reason, retry }))
+        Ok(Err(Failure { reason, again }))
+    }
+
+    /// Puts the limits of the whole exchange in place of that of one attempt.
+    fn rearm_deadline(&self, route: &Route) {
+        let caller = self.caller_timeout().ok().flatten().map(|limit| self.request.began_at + limit);
+        let all = route.timeout.map(|timeout| self.request.parsed_at + timeout);
+        self.timers.response.clear();
+        if let Some(by) = [caller, all].into_iter().flatten().min() {
+            self.timers.response.set(by);
+        }
+    }
+
+    fn has_response_field(&self, name: &[u8]) -> bool {
+        self.request.response.fields.get_name(name).is_some_and(|value| value != b"false")
+    }
+
+    /// What the response says about the backend's load.
+    fn load_sign(&self) -> LoadSign {
+        let is_overloaded = self.request.response.status == 503
+            && OVERLOADED.iter().any(|name| self.has_response_field(name));
+        if is_overloaded { LoadSign::Overloaded } else { LoadSign::None }
+    }
+
+    /// What the response says about the endpoint.
+    fn response_outcome(&self) -> Outcome {
+        match upgrade::grpc_status(&self.request.response) {
+            Some(status) if self.is_grpc() => Outcome::of_grpc_status(u32::from(status)),
+            _ => Outcome::of_status(self.request.response.status),
+        }
     }
 
     fn caller_deadline_passed(&self) -> bool {
@@ -323,14 +456,15 @@ impl Exchange<'_> {
         upstream: &mut Side,
         mut info: ResponseInfo,
         mut upload: Direction,
-        idle: IdleLimits,
-        route: &Route,
+        (idle, sent_at): (IdleLimits, Duration),
+        (lease, route): (&Lease, &Route),
     ) -> Result<(Next, ResponseInfo), Stop> {
         let head_at = clock::now();
         while self.request.response.is_interim() && self.request.response.status != 101 {
             self.pass_interim().await?;
             (info, upload) = self.next_head(upstream, upload, idle, route).await?;
         }
+        lease.goes(self.response_outcome(), clock::now().saturating_sub(sent_at), self.load_sign());
         let is_tunnel =
             upgrade::accept(&self.request.head, &mut self.request.response).map_err(Stop::reply)?;
         self.finish_response_fields(route)?;
@@ -427,4 +561,34 @@ impl Held {
             pool::give_back(lease, side, ticket);
         }
     }
+}
+
+/// The reply to a request that its cluster does not take.
+#[cold]
+fn refused(refusal: Refusal) -> Stop {
+    let reason = match refusal {
+        Refusal::BreakerOpen { .. } => Reason::CircuitOpen,
+        Refusal::InFlightCap { .. } => Reason::InFlightLimit,
+        Refusal::Shed { .. } => Reason::Shed,
+    };
+    let mut reply = Reply::refusal(reason);
+    // Rounded up: who comes back in time is not refused again.
+    let wait = refusal.retry_after();
+    let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+    match reply.fields.set(FieldId::RetryAfter, Decimal::new(seconds).as_bytes()) {
+        Ok(()) => Stop::Reply(Box::new(reply)),
+        Err(unfit) => Stop::from(unfit),
+    }
+}
+
+/// Why no connection came about.
+fn connect_failed(reason: Reason) -> (Reason, Cause) {
+    let is_over = matches!(reason, Reason::ClientReset | Reason::DeadlineExceeded);
+    (reason, if is_over { Cause::Response } else { Cause::Connect })
+}
+
+/// The route's rules where it has some; the budget is always the cluster's.
+fn retry_rules(lease: &Lease, plan: Plan<'_>) -> RetryRules {
+    let of_cluster = lease.settings.plan().rules.retry;
+    plan.forward.retry.map_or(of_cluster, |of_route| RetryRules { budget: of_cluster.budget, ..of_route })
 }

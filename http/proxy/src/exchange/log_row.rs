@@ -29,7 +29,7 @@ impl Exchange<'_> {
             client: self.client_ip(),
             listener: &listener.name,
             route: route.map(|route| route.name.as_str()),
-            cluster: self.target.as_ref().map(|(cluster, _)| cluster.config().name.as_str()),
+            cluster: self.target.as_ref().map(|(settings, _)| settings.config().name.as_str()),
             endpoint: self.target.as_ref().map(|(_, address)| *address),
             method: head.method_token(),
             host: self.asked.as_ref().map_or(head.authority(), |asked| &asked.host),

@@ -26,7 +26,7 @@ use http_wire::number::hex_digits;
 pub(crate) use self::place::{Done, Place, Work, run_in_place};
 use crate::conn::ConnInfo;
 use crate::core::{Core, LiveSnapshot};
-use crate::pool::Cluster;
+use crate::pool::Settings;
 use crate::reason::Reason;
 use crate::record::{Outcome, Stage};
 use crate::relay::Direction;
@@ -95,6 +95,13 @@ impl Stop {
     pub(crate) fn reply(reason: Reason) -> Self {
         Self::Reply(Box::new(Reply::refusal(reason)))
     }
+
+    fn reason(&self) -> Reason {
+        match self {
+            Self::Reply(reply) => reply.reason,
+            Self::Cut(reason) => *reason,
+        }
+    }
 }
 
 impl From<http_wire::fields::FieldError> for Stop {
@@ -119,7 +126,7 @@ pub(crate) struct Exchange<'a> {
     /// The request body for the next attempt, from its beginning.
     upload: Option<Direction>,
     /// The last attempt's target, for the log.
-    target: Option<(Rc<Cluster>, SocketAddr)>,
+    target: Option<(Rc<Settings>, SocketAddr)>,
     /// What the client asked for, where a rewrite has changed the head.
     asked: Option<Box<Asked>>,
 }

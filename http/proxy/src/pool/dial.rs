@@ -10,7 +10,7 @@ use core_runtime::net::{ConnectError, TcpStream};
 use core_runtime::timer::Deadline;
 use tls::Session;
 
-use super::{Cluster, Endpoint};
+use super::{Endpoint, Settings};
 use crate::reason::Reason;
 use crate::snapshot::ServerName;
 use crate::transport::Transport;
@@ -19,9 +19,9 @@ use crate::transport::Transport;
 ///
 /// # Errors
 /// The reason, by cause: refused, unreachable, too slow, or TLS failed.
-pub(super) async fn dial(cluster: &Cluster, endpoint: &Endpoint) -> Result<(Transport, Duration), Reason> {
+pub(super) async fn dial(settings: &Settings, endpoint: &Endpoint) -> Result<(Transport, Duration), Reason> {
     let started = clock::now();
-    let config = cluster.config();
+    let config = settings.config();
     let tcp = TcpStream::connect(endpoint.address, config.connect_timeout).await.map_err(connect_reason)?;
     let Some(context) = &config.tls else {
         return Ok((Transport::Plain(tcp), clock::now().saturating_sub(started)));

@@ -75,18 +75,18 @@ pub(crate) async fn check_out(lease: &Lease, fresh: Fresh) -> Result<(Box<H1Side
             return Ok((idle.side, ticket));
         }
     }
-    if pool.open.get() >= lease.cluster.config().pool.connections_max {
+    if pool.open.get() >= lease.settings.config().pool.connections_max {
         return Err(Reason::UpstreamPoolFull);
     }
     let count = OpenCount::new(&pool.open);
-    let (transport, connect) = dial::dial(&lease.cluster, &lease.endpoint).await?;
+    let (transport, connect) = dial::dial(&lease.settings, &lease.endpoint).await?;
     let ticket = Ticket { is_reused: false, connect: Some(connect), requests: 0, count };
     Ok((H1Side::new(transport, RESPONSE_LIMITS), ticket))
 }
 
 /// Gives a connection back after a whole exchange, unless it has served its number of requests.
 pub(crate) fn give_back(lease: &Lease, mut side: Box<H1Side>, ticket: Ticket) {
-    let config = &lease.cluster.config().pool;
+    let config = &lease.settings.config().pool;
     let requests = ticket.requests + 1;
     if config.requests_max.is_some_and(|max| requests >= max) {
         return;

@@ -23,7 +23,7 @@ use core_runtime::sync::Signal;
 use core_runtime::timer::Deadline;
 use h2::client::SendRequest;
 
-use super::{Cluster, Endpoint, Lease};
+use super::{Endpoint, Lease, Settings};
 use crate::chunk::Chunk;
 use crate::h2io::InputProbe;
 use crate::reason::Reason;
@@ -59,7 +59,7 @@ pub(super) struct Pool {
 /// A request that stands in line.
 #[derive(Debug)]
 struct Waiting {
-    cluster: Rc<Cluster>,
+    settings: Rc<Settings>,
     state: RefCell<Wait>,
 }
 
@@ -100,7 +100,7 @@ impl H2Lease {
                     None => return Self::in_line(lease).await,
                 }
             }
-            return Ok(Self::on(connection, &lease.cluster, &lease.endpoint));
+            return Ok(Self::on(connection, &lease.settings, &lease.endpoint));
         }
         Self::in_line(lease).await
     }
@@ -110,7 +110,7 @@ impl H2Lease {
         let place = InLine::enter(lease);
         pool.dial_for_line(&lease.endpoint);
         let deadline = Deadline::new();
-        deadline.set_after(lease.cluster.config().connect_timeout);
+        deadline.set_after(lease.settings.config().connect_timeout);
         poll_fn(|cx| {
             if let Poll::Ready(result) = place.poll(cx) {
                 return Poll::Ready(result);
@@ -122,11 +122,11 @@ impl H2Lease {
         .await
     }
 
-    fn on(connection: Rc<H2Connection>, cluster: &Cluster, endpoint: &Rc<Endpoint>) -> Self {
+    fn on(connection: Rc<H2Connection>, settings: &Settings, endpoint: &Rc<Endpoint>) -> Self {
         connection.streams.set(connection.streams.get() + 1);
         let requests = connection.requests.get() + 1;
         connection.requests.set(requests);
-        if cluster.config().pool.requests_max.is_some_and(|max| requests >= max) {
+        if settings.config().pool.requests_max.is_some_and(|max| requests >= max) {
             connection.is_closing.set(true);
         }
         let connect = connection.connect.take();
@@ -149,9 +149,9 @@ impl H2Lease {
     ///
     /// # Errors
     /// When the connection ends or the connect timeout passes without.
-    pub(crate) async fn settled(&self, cluster: &Cluster) -> Result<(), Reason> {
+    pub(crate) async fn settled(&self, settings: &Settings) -> Result<(), Reason> {
         let deadline = Deadline::new();
-        deadline.set_after(cluster.config().connect_timeout);
+        deadline.set_after(settings.config().connect_timeout);
         poll_fn(|cx| {
             if self.connection.is_settled.get() {
                 return Poll::Ready(Ok(()));
@@ -226,7 +226,7 @@ impl Pool {
         while !self.line.borrow().is_empty() {
             let Some(connection) = self.best() else { return };
             let Some(first) = self.line.borrow_mut().pop_front() else { return };
-            let lease = H2Lease::on(connection, &first.cluster, endpoint);
+            let lease = H2Lease::on(connection, &first.settings, endpoint);
             first.settle(Wait::Called(lease));
         }
     }
@@ -237,7 +237,7 @@ impl Pool {
         loop {
             let line = self.line.borrow();
             let Some(first) = line.front() else { return };
-            let config = &first.cluster.config().pool;
+            let config = &first.settings.config().pool;
             let pending = self.pending.get();
             let is_open = |c: &&Rc<H2Connection>| c.is_settled.get() && !c.is_closing.get();
             let open = self.connections.borrow().iter().filter(is_open).count();
@@ -246,10 +246,10 @@ impl Pool {
             if line.len() <= expected || open + pending >= config.h2_connections_max {
                 return;
             }
-            let cluster = Rc::clone(&first.cluster);
+            let settings = Rc::clone(&first.settings);
             drop(line);
             self.pending.set(pending + 1);
-            core_runtime::spawn(drive::run(cluster, Rc::clone(endpoint)));
+            core_runtime::spawn(drive::run(settings, Rc::clone(endpoint)));
         }
     }
 
@@ -328,7 +328,7 @@ struct InLine<'a> {
 impl<'a> InLine<'a> {
     fn enter(lease: &'a Lease) -> Self {
         let state = RefCell::new(Wait::InLine(None));
-        let waiting = Rc::new(Waiting { cluster: Rc::clone(&lease.cluster), state });
+        let waiting = Rc::new(Waiting { settings: Rc::clone(&lease.settings), state });
         lease.endpoint.h2.line.borrow_mut().push_back(Rc::clone(&waiting));
         Self { waiting, pool: &lease.endpoint.h2 }
     }

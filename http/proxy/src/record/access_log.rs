@@ -331,8 +331,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::balance::Rng;
     use crate::reason::Reason;
+    use http_balance::Rng;
 
     fn outcome() -> Outcome {
         let mut outcome =

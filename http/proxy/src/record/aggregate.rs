@@ -13,6 +13,35 @@ use super::stats::{CoreStats, StatTable};
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
     stats: CoreStats,
+    news: Vec<NewsLine>,
+}
+
+/// Something for the operations log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewsLine {
+    pub level: NewsLevel,
+    pub text: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewsLevel {
+    Info,
+    Warn,
+    Error,
+}
+
+impl NewsLine {
+    pub(crate) const fn info(text: String) -> Self {
+        Self { level: NewsLevel::Info, text }
+    }
+
+    pub(crate) const fn warn(text: String) -> Self {
+        Self { level: NewsLevel::Warn, text }
+    }
+
+    pub(crate) const fn error(text: String) -> Self {
+        Self { level: NewsLevel::Error, text }
+    }
 }
 
 impl Frame {
@@ -23,6 +52,11 @@ impl Frame {
 
     pub const fn stats(&self) -> &CoreStats {
         &self.stats
+    }
+
+    /// What has happened since the frame before; whoever receives the frame takes it out.
+    pub const fn news_mut(&mut self) -> &mut Vec<NewsLine> {
+        &mut self.news
     }
 }
 

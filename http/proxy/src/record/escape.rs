@@ -117,7 +117,7 @@ fn push_code(out: &mut Vec<u8>, code: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::balance::Rng;
+    use http_balance::Rng;
 
     fn escaped(bytes: &[u8], bytes_max: usize) -> String {
         let mut out = Vec::new();

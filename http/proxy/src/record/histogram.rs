@@ -99,7 +99,7 @@ fn nanos(value: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::balance::Rng;
+    use http_balance::Rng;
 
     #[test]
     fn cumulative_counts_rise_to_the_total() {

@@ -273,6 +273,56 @@ pub(crate) const CLUSTER: &[Metric<ClusterRow>] = &[
         Value::Coarse(|r| &r.first_byte),
         "From the request having been sent to the first byte of the response.",
     ),
+    metric(
+        "shard_cluster_refused_total",
+        Value::Counters("cause", |r, each| {
+            each("in_flight_limit", r.refused_in_flight);
+            each("circuit_open", r.refused_circuit);
+            each("shed", r.refused_shed);
+        }),
+        "Requests refused at once to protect the cluster, by reason code.",
+    ),
+    metric(
+        "shard_cluster_retries_over_budget_total",
+        Value::Counter(|r| r.retries_over_budget),
+        "Attempts that were not made again because the retry budget was spent.",
+    ),
+    metric(
+        "shard_cluster_ejections_total",
+        Value::Counter(|r| r.ejections),
+        "Endpoints taken out for their failures, each core by itself.",
+    ),
+    metric(
+        "shard_cluster_ejections_withheld_total",
+        Value::Counter(|r| r.ejections_withheld),
+        "Ejections that were called for and not made: too many endpoints were out, or the rule only logs.",
+    ),
+    metric(
+        "shard_cluster_panics_total",
+        Value::Counter(|r| r.panics),
+        "Times that a core began to ignore the health of endpoints because too few were available.",
+    ),
+    metric(
+        "shard_cluster_breaker_opens_total",
+        Value::Counter(|r| r.breaker_opens),
+        "Times that a core's circuit breaker opened, or stayed open after probes.",
+    ),
+    metric("shard_cluster_in_flight", Value::Gauge(|r| r.in_flight), "Requests that the cluster has now."),
+    metric(
+        "shard_cluster_endpoints_ejected",
+        Value::Gauge(|r| r.ejected),
+        "Endpoints that are ejected now, summed over cores.",
+    ),
+    metric(
+        "shard_cluster_panic_cores",
+        Value::Gauge(|r| r.in_panic),
+        "Cores that ignore the health of the cluster's endpoints now.",
+    ),
+    metric(
+        "shard_cluster_breaker_open_cores",
+        Value::Gauge(|r| r.breaker_open),
+        "Cores whose circuit breaker for the cluster is not closed now.",
+    ),
 ];
 
 /// By endpoint, with the labels `cluster` and `endpoint`.

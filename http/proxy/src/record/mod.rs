@@ -16,10 +16,10 @@ mod rows;
 mod stats;
 
 pub use access_log::{LogField, LogRow, Template, TemplateError, should_log, write_json};
-pub use aggregate::{Aggregate, Frame};
+pub use aggregate::{Aggregate, Frame, NewsLevel, NewsLine};
 pub use histogram::{CoarseHistogram, Histogram, ROW_BOUNDS_NS, STAGE_BOUNDS_NS};
 pub use metrics::reference as metrics_reference;
 pub use names::Names;
 pub use outcome::{Outcome, Stage, StageTimes};
-pub use rows::{ClusterRow, EndpointRow, ListenerRow, RouteRow};
+pub use rows::{ClusterEvents, ClusterRow, EndpointRow, ListenerRow, RouteRow};
 pub use stats::{CoreCounters, CoreGauges, CoreStats, Handshake, StatTable, TABLE_SIZES_MAX, TableSizes};

@@ -80,6 +80,30 @@ row! {
         request_bytes: count,
         response_bytes: count,
         first_byte: histogram,
+        refused_in_flight: count,
+        refused_circuit: count,
+        refused_shed: count,
+        retries_over_budget: count,
+        ejections: count,
+        /// Called for, but too many were out or the rule only logs.
+        ejections_withheld: count,
+        panics: count,
+        breaker_opens: count,
+        /// As of this moment, like the three below.
+        in_flight: count,
+        ejected: count,
+        in_panic: count,
+        breaker_open: count,
+    }
+}
+
+row! {
+    /// What happened to the endpoints of one cluster since it was last asked.
+    ClusterEvents {
+        ejections: count,
+        ejections_withheld: count,
+        panics: count,
+        breaker_opens: count,
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::histogram::Histogram;
 use super::outcome::{METHODS, Outcome, PROTOCOLS, Stage, class_index, method_index, protocol_index};
-use super::rows::{ClusterRow, EndpointRow, ListenerRow, RouteRow, Table, add_each};
+use super::rows::{ClusterEvents, ClusterRow, EndpointRow, ListenerRow, RouteRow, Table, add_each};
+use crate::pool::Condition;
 use crate::reason::Reason;
 use crate::snapshot::StatId;
 use http_wire::head::Version;
@@ -178,6 +179,12 @@ impl CoreStats {
             cluster.retries += u64::from(outcome.attempts.saturating_sub(1));
             cluster.request_bytes += outcome.request_bytes;
             cluster.response_bytes += outcome.response_bytes;
+            match outcome.reason {
+                Reason::InFlightLimit => cluster.refused_in_flight += 1,
+                Reason::CircuitOpen => cluster.refused_circuit += 1,
+                Reason::Shed => cluster.refused_shed += 1,
+                _ => {}
+            }
             if let Some(time) = first_byte {
                 cluster.first_byte.record(time);
             }
@@ -250,6 +257,29 @@ impl CoreStats {
         let row = self.endpoints.row_mut(endpoint);
         row.connects += 1;
         row.connect_failures += failed;
+    }
+
+    /// Counts an attempt that was not made again because the cluster's budget was spent.
+    pub fn retry_over_budget(&mut self, cluster: StatId) {
+        self.clusters.row_mut(cluster).retries_over_budget += 1;
+    }
+
+    /// Counts what happened to a cluster's endpoints.
+    pub fn cluster_events(&mut self, cluster: StatId, events: ClusterEvents) {
+        let row = self.clusters.row_mut(cluster);
+        row.ejections += events.ejections;
+        row.ejections_withheld += events.ejections_withheld;
+        row.panics += events.panics;
+        row.breaker_opens += events.breaker_opens;
+    }
+
+    /// Sets a cluster's gauges.
+    pub(crate) fn cluster_condition(&mut self, cluster: StatId, condition: Condition) {
+        let row = self.clusters.row_mut(cluster);
+        row.in_flight = condition.in_flight;
+        row.ejected = condition.ejected;
+        row.in_panic = u64::from(condition.is_in_panic);
+        row.breaker_open = u64::from(condition.breaker_is_open);
     }
 
     /// Counts `times` turns of the reactor that took `time` each.

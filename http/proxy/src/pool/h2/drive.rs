@@ -18,7 +18,7 @@ use h2::{Ping, PingPong};
 use super::H2Connection;
 use crate::chunk::Chunk;
 use crate::h2io::H2Io;
-use crate::pool::{Cluster, Endpoint, dial};
+use crate::pool::{Endpoint, Settings, dial};
 use crate::reason::Reason;
 use crate::snapshot::PoolConfig;
 
@@ -40,12 +40,12 @@ const SMALL_DATA_OVERHEAD_BYTES_MAX: usize = 64 * 1024 * 1024;
 type Link = Connection<H2Io, Chunk>;
 
 /// Dials and runs a connection to its end.
-pub(super) async fn run(cluster: Rc<Cluster>, endpoint: Rc<Endpoint>) {
-    let (io, link, shared, mut timers) = match open(&cluster, &endpoint).await {
+pub(super) async fn run(settings: Rc<Settings>, endpoint: Rc<Endpoint>) {
+    let (io, link, shared, mut timers) = match open(&settings, &endpoint).await {
         Ok(opened) => opened,
         Err(reason) => return endpoint.h2.failed(reason),
     };
-    drop(cluster);
+    drop(settings);
     endpoint.h2.joined(&shared, &endpoint);
     let reason = drive(&io, link, &shared, &endpoint, &mut timers).await;
     endpoint.h2.left(&shared, &endpoint, reason);
@@ -63,13 +63,13 @@ struct Timers {
 }
 
 async fn open(
-    cluster: &Cluster,
+    settings: &Settings,
     endpoint: &Endpoint,
 ) -> Result<(H2Io, Link, Rc<H2Connection>, Timers), Reason> {
-    let config = cluster.config();
+    let config = settings.config();
     let settle = Deadline::new();
     settle.set_after(config.connect_timeout);
-    let (transport, connect) = dial::dial(cluster, endpoint).await?;
+    let (transport, connect) = dial::dial(settings, endpoint).await?;
     let io = H2Io::new(transport, None, None);
     // Only writes the preface and SETTINGS into memory.
     let (send, mut link) = builder(&config.pool)

@@ -1,0 +1,383 @@
+//! One cluster as this core knows it for as long as its name lives: who is busy, ejected, draining, and whether the
+//! cluster takes a request at all.
+//!
+//! ```text
+//!   Cluster ── settings ──► Settings: one snapshot's config and plan, changed whole
+//!      ├── state, admission        of http_balance, over all snapshots
+//!      └── endpoints by Slot ────► Endpoint: connections, over all snapshots that connect alike
+//! ```
+//! Invariants: a slot of the plan has its endpoint; the state is only ever shown the plan that it adopted last. What
+//! happens to endpoints is told to [`News`] at once, so that a slot that is used again is never taken for the old one.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use core_runtime::clock;
+use http_balance::admission::{Admission, Applicant, Finished, Refusal, Ticket};
+use http_balance::breaker::BreakerState;
+use http_balance::cluster::EndpointView;
+use http_balance::endpoint::{Availability, ConnectionAdvice};
+use http_balance::retry::{self, Again, Attempted, NoRetry, RetryRules};
+use http_balance::shed::LoadSign;
+use http_balance::{ClusterPlan, ClusterState, Event, NoEndpoint, Outcome, Pick, Slot, mix};
+
+use super::Endpoint;
+use super::news::News;
+use crate::core::LiveSnapshot;
+use crate::reason::Reason;
+use crate::snapshot::{ClusterConfig, ClusterIndex, EndpointConfig, StatId, UpstreamProtocol};
+
+/// A cluster as one snapshot has it.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(super) snapshot: Rc<LiveSnapshot>,
+    pub(super) index: ClusterIndex,
+    /// With the addresses that its names stand for; None: the snapshot's own plan.
+    found: Option<ClusterPlan>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Cluster {
+    pub(crate) stat: StatId,
+    settings: RefCell<Rc<Settings>>,
+    state: RefCell<ClusterState>,
+    admission: RefCell<Admission>,
+    endpoints: RefCell<Vec<Option<Rc<Endpoint>>>>,
+    events: RefCell<Vec<Event>>,
+    news: Rc<News>,
+    seed: u64,
+    /// Some endpoint may be ejected: counting them all is only worth it then.
+    may_have_ejected: Cell<bool>,
+}
+
+/// An attempt at an endpoint: counted until it is dropped, with how it ended.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) cluster: Rc<Cluster>,
+    pub(crate) settings: Rc<Settings>,
+    pub(crate) endpoint: Rc<Endpoint>,
+    pub(crate) slot: Slot,
+    end: Cell<Finished>,
+}
+
+/// A request that its cluster let in: counted until it is dropped, with the end of its last attempt.
+#[derive(Debug)]
+pub(crate) struct Admitted {
+    cluster: Rc<Cluster>,
+    ticket: Option<Ticket>,
+    end: Finished,
+}
+
+/// Nobody has learnt anything yet.
+const UNKNOWN: Finished =
+    Finished { outcome: Outcome::Abandoned, latency: Duration::ZERO, sign: LoadSign::None };
+
+/// How a cluster is on one core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Condition {
+    pub in_flight: u64,
+    /// Endpoints that are out for their failures.
+    pub ejected: u64,
+    pub is_in_panic: bool,
+    /// Open or probing.
+    pub breaker_is_open: bool,
+}
+
+impl Settings {
+    pub(super) fn new(snapshot: Rc<LiveSnapshot>, index: ClusterIndex, found: &[EndpointConfig]) -> Self {
+        let mut settings = Self { snapshot, index, found: None };
+        if !found.is_empty() {
+            settings.found = settings.plan_with(found);
+        }
+        settings
+    }
+
+    pub(crate) fn config(&self) -> &ClusterConfig {
+        self.snapshot.clusters.get(self.index.0).expect("the index was looked up when the settings were made")
+    }
+
+    pub(crate) fn plan(&self) -> &ClusterPlan {
+        self.found.as_ref().unwrap_or(&self.config().plan)
+    }
+
+    /// None when it cannot be balanced, which the compile has excluded for everything but the number of addresses.
+    fn plan_with(&self, found: &[EndpointConfig]) -> Option<ClusterPlan> {
+        let config = self.config();
+        let mut specs = config.plan.endpoints().to_vec();
+        specs.extend(self.joining(found).map(EndpointConfig::spec));
+        ClusterPlan::build(config.plan.rules.clone(), specs, Vec::new()).ok()
+    }
+
+    /// Found addresses that the config does not name itself.
+    fn joining<'a>(&'a self, found: &'a [EndpointConfig]) -> impl Iterator<Item = &'a EndpointConfig> {
+        let own = &self.config().endpoints;
+        found.iter().filter(|found| !own.iter().any(|own| own.address == found.address))
+    }
+
+    /// Whether connections made for `other` may serve this config. TLS contexts cannot be compared, so a cluster
+    /// with TLS always dials anew: a changed trust must not be passed by on an old connection.
+    fn connects_like(&self, other: &Self) -> bool {
+        if Rc::ptr_eq(&self.snapshot, &other.snapshot) {
+            return true;
+        }
+        let (config, other) = (self.config(), other.config());
+        config.protocol == other.protocol && config.tls.is_none() && other.tls.is_none()
+    }
+}
+
+impl Cluster {
+    pub(super) fn new(settings: Settings, found: &[EndpointConfig], news: Rc<News>, seed: u64) -> Rc<Self> {
+        let cluster = Self {
+            stat: settings.config().stat,
+            settings: RefCell::new(Rc::new(settings)),
+            state: RefCell::new(ClusterState::new(seed)),
+            admission: RefCell::default(),
+            endpoints: RefCell::default(),
+            events: RefCell::default(),
+            news,
+            seed,
+            may_have_ejected: Cell::new(false),
+        };
+        cluster.adopt(found);
+        Rc::new(cluster)
+    }
+
+    /// Goes over to another snapshot, or other addresses.
+    pub(super) fn change(&self, settings: Settings, found: &[EndpointConfig]) {
+        let before = self.settings.replace(Rc::new(settings));
+        if !self.settings().connects_like(&before) {
+            let old = std::mem::take(&mut *self.endpoints.borrow_mut());
+            drop(old);
+        }
+        self.adopt(found);
+    }
+
+    fn adopt(&self, found: &[EndpointConfig]) {
+        let settings = self.settings();
+        let (config, plan) = (settings.config(), settings.plan());
+        self.admission.borrow_mut().adopt(&plan.rules.admission);
+        self.with_state(&settings, |state, events| state.adopt(plan, clock::now(), events));
+        let state = self.state.borrow();
+        let mut endpoints = self.endpoints.borrow_mut();
+        let mut replaced = Vec::new();
+        let found: &[_] = if settings.found.is_some() { found } else { &[] };
+        for (position, wanted) in config.endpoints.iter().chain(settings.joining(found)).enumerate() {
+            let Some(slot) = state.slot_at(position) else { continue };
+            if endpoints.len() <= slot.index() {
+                endpoints.resize(slot.index() + 1, None);
+            }
+            let Some(place) = endpoints.get_mut(slot.index()) else { continue };
+            if !place.as_ref().is_some_and(|endpoint| endpoint.is(wanted)) {
+                replaced.push(place.replace(Rc::new(Endpoint::new(wanted))));
+            }
+        }
+        drop((state, endpoints));
+        // Closed outside the borrows: dropping a socket talks to the reactor.
+        drop(replaced);
+    }
+
+    pub(crate) fn settings(&self) -> Rc<Settings> {
+        Rc::clone(&self.settings.borrow())
+    }
+
+    /// Lets a request in.
+    ///
+    /// # Errors
+    /// Why the cluster takes none now.
+    pub(crate) fn admit(self: &Rc<Self>, who: Applicant) -> Result<Admitted, Refusal> {
+        let settings = self.settings.borrow();
+        let rules = &settings.plan().rules.admission;
+        let ticket = self.admission.borrow_mut().admit(rules, who, clock::now())?;
+        Ok(Admitted { cluster: Rc::clone(self), ticket: Some(ticket), end: UNKNOWN })
+    }
+
+    /// Whether priorities count here.
+    pub(crate) fn sheds(&self) -> bool {
+        self.settings.borrow().plan().rules.admission.shed.is_some()
+    }
+
+    /// Chooses an endpoint and counts an attempt there.
+    ///
+    /// # Errors
+    /// `NoEndpoint` when the cluster is empty, `NoHealthyEndpoint` when none takes requests.
+    pub(crate) fn pick(
+        self: &Rc<Self>,
+        random: u64,
+        key: Option<u64>,
+        exclude: Option<Slot>,
+    ) -> Result<Lease, Reason> {
+        let settings = self.settings();
+        let by = Pick { now: clock::now(), random, key, exclude };
+        let picked = self.with_state(&settings, |state, events| {
+            let picked = state.pick(settings.plan(), by, events);
+            picked.inspect(|slot| state.started(*slot))
+        });
+        let slot = picked.map_err(|none| match none {
+            NoEndpoint::Empty => Reason::NoEndpoint,
+            NoEndpoint::NoneAvailable => Reason::NoHealthyEndpoint,
+        })?;
+        let endpoint = self.endpoint(slot).ok_or(Reason::Internal)?;
+        Ok(Lease { cluster: Rc::clone(self), settings, endpoint, slot, end: Cell::new(UNKNOWN) })
+    }
+
+    /// Decides about another attempt; a yes has been paid for.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn retry(&self, rules: &RetryRules, attempted: Attempted) -> Result<Again, NoRetry> {
+        retry::decide(rules, &mut self.admission.borrow_mut().retries, attempted, clock::now())
+    }
+
+    fn endpoint(&self, slot: Slot) -> Option<Rc<Endpoint>> {
+        self.endpoints.borrow().get(slot.index())?.clone()
+    }
+
+    fn attempt_ended(&self, slot: Slot, end: Finished) {
+        let settings = self.settings();
+        let now = clock::now();
+        // Only spreads the ends of ejections.
+        let random = mix(self.seed, u64::try_from(now.as_nanos()).unwrap_or(0));
+        self.with_state(&settings, |state, events| {
+            state.finished(settings.plan(), slot, (end.outcome, end.latency), (now, random), events);
+        });
+    }
+
+    /// Works on the state, and tells what happened by it.
+    fn with_state<T>(
+        &self,
+        settings: &Settings,
+        work: impl FnOnce(&mut ClusterState, &mut Vec<Event>) -> T,
+    ) -> T {
+        let mut events = self.events.borrow_mut();
+        let done = work(&mut self.state.borrow_mut(), &mut events);
+        if !events.is_empty() {
+            self.tell(settings, &mut events);
+        }
+        done
+    }
+
+    #[cold]
+    fn tell(&self, settings: &Settings, events: &mut Vec<Event>) {
+        let config = settings.config();
+        for event in events.drain(..) {
+            let address = |slot: Slot| self.endpoint(slot).map(|endpoint| endpoint.address);
+            match event {
+                Event::Released { slot } => {
+                    let gone = self.endpoints.borrow_mut().get_mut(slot.index()).and_then(Option::take);
+                    drop(gone);
+                    continue;
+                }
+                Event::Ejected { .. } => self.may_have_ejected.set(true),
+                Event::NotEjected { .. } | Event::Returned { .. } | Event::Panic { .. } => {}
+            }
+            self.news.of_endpoints(config, event, address);
+        }
+    }
+
+    /// How it is now.
+    pub(crate) fn condition(&self) -> Condition {
+        let settings = self.settings();
+        let (state, admission) = (self.state.borrow(), self.admission.borrow());
+        let mut ejected = 0;
+        if self.may_have_ejected.get() {
+            let views = state.views(settings.plan(), clock::now());
+            ejected = views.filter(|view| matches!(view.availability, Availability::Ejected { .. })).count();
+            self.may_have_ejected.set(ejected > 0);
+        }
+        Condition {
+            in_flight: u64::from(admission.in_flight()),
+            ejected: u64::try_from(ejected).unwrap_or(u64::MAX),
+            is_in_panic: state.is_in_panic(),
+            breaker_is_open: !matches!(admission.breaker_state(), None | Some(BreakerState::Closed)),
+        }
+    }
+
+    /// Brings back what time has brought back, although no request asks.
+    pub(super) fn refresh(&self) {
+        let settings = self.settings();
+        self.with_state(&settings, |state, events| state.refresh(settings.plan(), clock::now(), events));
+    }
+
+    pub(super) fn needs_refresh(&self) -> bool {
+        self.may_have_ejected.get()
+    }
+
+    /// Every endpoint with what the state knows of it, those on their way out included.
+    pub(crate) fn for_each_view(&self, mut visit: impl FnMut(&Endpoint, EndpointView)) {
+        let settings = self.settings();
+        let views: Vec<_> = self.state.borrow().views(settings.plan(), clock::now()).collect();
+        for view in views {
+            if let Some(endpoint) = self.endpoint(view.slot) {
+                visit(&endpoint, view);
+            }
+        }
+    }
+
+    pub(super) fn for_each_endpoint(&self, visit: impl FnMut(&Rc<Endpoint>)) {
+        self.endpoints.borrow().iter().flatten().for_each(visit);
+    }
+
+    /// Closes connections that were idle for too long, that the backend has closed, or whose endpoint drains.
+    pub(super) fn reap_idle(&self, now: Duration) {
+        let settings = self.settings();
+        let idle_timeout = settings.config().pool.idle_timeout;
+        let endpoints: Vec<_> = {
+            let (state, endpoints) = (self.state.borrow(), self.endpoints.borrow());
+            let limit = |slot| {
+                let view = (!state.takes_requests(slot)).then(|| state.view(settings.plan(), slot, now));
+                let advice = view.flatten().map(|view| view.availability.advice(now));
+                if advice == Some(ConnectionAdvice::CloseWhenIdle) { Duration::ZERO } else { idle_timeout }
+            };
+            let open = (0..).map(Slot).zip(endpoints.iter()).filter_map(|(slot, endpoint)| {
+                let endpoint = endpoint.as_ref().filter(|endpoint| endpoint.connections() != (0, 0))?;
+                Some((Rc::clone(endpoint), limit(slot)))
+            });
+            open.collect()
+        };
+        for (endpoint, limit) in endpoints {
+            endpoint.reap_idle(now, limit);
+        }
+    }
+}
+
+impl Admitted {
+    /// The request ends as this attempt did, unless there is another.
+    pub(crate) fn ends_like(&mut self, lease: &Lease) {
+        self.end = lease.end.get();
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket.take() else { return };
+        let settings = self.cluster.settings();
+        let rules = &settings.plan().rules.admission;
+        let changed = self.cluster.admission.borrow_mut().finished(rules, ticket, self.end, clock::now());
+        if let Some(event) = changed {
+            self.cluster.news.of_breaker(settings.config(), event);
+        }
+    }
+}
+
+impl Lease {
+    pub(crate) fn protocol(&self) -> UpstreamProtocol {
+        self.settings.config().protocol
+    }
+
+    /// How the attempt goes, as far as it is known; the last word counts.
+    pub(crate) fn goes(&self, outcome: Outcome, latency: Duration, sign: LoadSign) {
+        self.end.set(Finished { outcome, latency, sign });
+    }
+
+    /// The attempt fails after its response began.
+    pub(crate) fn breaks_off(&self, outcome: Outcome) {
+        self.end.set(Finished { outcome, ..self.end.get() });
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.cluster.attempt_ended(self.slot, self.end.get());
+    }
+}
