@@ -37,6 +37,9 @@ use crate::unix_socket;
 const RELOAD_INTERVAL_MIN: Duration = Duration::from_millis(250);
 /// How often a command that a shard's queue did not take is tried again.
 const BACKLOG_INTERVAL: Duration = Duration::from_millis(10);
+/// How long new names of clusters keep a start or a reload waiting. A name server that does not answer must not keep the
+/// rest of the configuration out.
+const NAMES_PATIENCE: Duration = Duration::from_secs(3);
 /// With nothing to wait for.
 const NO_HURRY: Duration = Duration::from_secs(3600);
 /// How long log targets may keep the process at its end.
@@ -147,7 +150,8 @@ impl Process {
         oplog::info(&format!("ready: version {version:?}, {} shard(s)", self.shards.count()));
     }
 
-    /// Shows a config on the admin listener, and gives the log writer its sinks and the resolver its names.
+    /// Shows a config on the admin listener, gives the log writer its sinks and the resolver its names, and lets the
+    /// shards have the addresses of new names before the config that uses them.
     pub(crate) fn publish(&mut self, description: Description, digest: String) {
         let Description { version, listeners, names, titles, dns, dump } = description;
         self.log.set_sinks(self.registry.sinks());
@@ -164,6 +168,7 @@ impl Process {
         self.listeners = listeners;
         self.digest = digest;
         self.resolve(dns);
+        self.pass_on_addresses();
     }
 
     /// Carries out a plan: closes first, so that a listener may change its address or two may swap theirs.
@@ -342,8 +347,29 @@ impl Process {
         }
     }
 
-    /// Sets the names to resolve; the resolver is started with the first ones.
+    /// Sets the names to resolve, and waits a little for those that are new; the resolver is started with the first ones.
     fn resolve(&mut self, targets: Vec<(String, Vec<DnsTarget>)>) {
+        let known = match self.set_names(targets) {
+            None => return,
+            Some(known) => known.and_then(|known| match known.recv_timeout(NAMES_PATIENCE) {
+                Err(RecvTimeoutError::Disconnected) => Err(dns::Unavailable),
+                answer => Ok(answer),
+            }),
+        };
+        match known {
+            Ok(Ok(())) => {}
+            Ok(Err(_timeout)) => oplog::warn(&format!(
+                "names of clusters have no answer after {NAMES_PATIENCE:?}: these clusters refuse requests until they have"
+            )),
+            Err(error) => oplog::error(&error.to_string()),
+        }
+    }
+
+    /// `None` when there is no resolver and no need for one.
+    fn set_names(
+        &mut self,
+        targets: Vec<(String, Vec<DnsTarget>)>,
+    ) -> Option<Result<Receiver<()>, dns::Unavailable>> {
         let mut resolver = admin::lock(&self.resolver);
         if resolver.is_none() && !targets.is_empty() {
             let (arrivals, events) = (Arc::clone(&self.arrivals), self.events.clone());
@@ -364,9 +390,8 @@ impl Process {
                 Err(error) => oplog::error(&format!("the DNS resolver cannot be started: {error}")),
             }
         }
-        if let Some(Err(error)) = resolver.as_ref().map(|resolver| resolver.set_targets(targets)) {
-            oplog::error(&error.to_string());
-        }
+        let resolver = resolver.as_ref()?;
+        Some(resolver.set_targets(targets).and_then(|()| resolver.known()))
     }
 
     fn pass_on_addresses(&mut self) {

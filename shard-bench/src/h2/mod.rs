@@ -2,7 +2,8 @@
 //!
 //! Not the `h2` crate, which the proxy uses: it allocates header maps, stream entries and buffers for each request,
 //! and a generator must cost far less than what it measures (docs/shard-bench.md has the figures). The light target
-//! of `shard-bench serve` speaks through the same frames; the tests set both against the `h2` crate.
+//! of `shard-bench serve` speaks through the same frames; `just bench-peers` sets the client against shard-proxy (which is
+//! the `h2` crate), HAProxy, nginx and Envoy.
 
 mod client;
 mod encode;

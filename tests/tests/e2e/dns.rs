@@ -34,7 +34,11 @@ fn a_reload_moves_a_cluster_from_an_address_to_a_name() {
     assert_eq!(proxy.get("/").status, 200);
     let endpoint = format!("localhost:{}", two.address().port());
     proxy.reload(config.cluster(|cluster| *cluster = Cluster::named("u", &endpoint)));
-    wait_until("the name serves", PATIENCE, || proxy.get("/").status == 200 && !two.requests().is_empty());
+    // The name was looked up before the config that uses it came into force: no request meets a cluster without.
+    wait_until("the name serves", PATIENCE, || {
+        assert_eq!(proxy.get("/").status, 200);
+        !two.requests().is_empty()
+    });
     let before = one.requests().len();
     for _ in 0..5 {
         assert_eq!(proxy.get("/").status, 200);

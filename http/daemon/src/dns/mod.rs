@@ -25,7 +25,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -252,6 +252,17 @@ impl Handle {
     /// When the thread has ended.
     pub(crate) fn set_targets(&self, targets: Vec<(String, Vec<DnsTarget>)>) -> Result<(), Unavailable> {
         self.orders.send(Order::Targets(targets)).or(Err(Unavailable))
+    }
+
+    /// Gets a message when every name that it was given before has been looked up once and its cluster's list has
+    /// gone to `on_change`.
+    ///
+    /// # Errors
+    /// When the thread has ended.
+    pub(crate) fn known(&self) -> Result<Receiver<()>, Unavailable> {
+        let (sender, receiver) = channel();
+        self.orders.send(Order::Known(sender)).or(Err(Unavailable))?;
+        Ok(receiver)
     }
 
     /// All names as they are now.

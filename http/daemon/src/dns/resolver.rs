@@ -46,7 +46,13 @@ const ATTEMPTS: u32 = 2;
 pub(super) enum Order {
     Targets(Vec<(String, Vec<DnsTarget>)>),
     State(Sender<Vec<NameState>>),
-    Done { worker: usize, name: String, lookup: Lookup },
+    /// Tell when every name has been looked up once.
+    Known(Sender<()>),
+    Done {
+        worker: usize,
+        name: String,
+        lookup: Lookup,
+    },
     Stop,
 }
 
@@ -87,6 +93,8 @@ pub(super) struct Resolver {
     /// Place of the server that answered last: a dead one is not asked first for ever.
     first_server: usize,
     orders: Receiver<Order>,
+    /// Who waits for [`Order::Known`].
+    waiting: Vec<Sender<()>>,
 }
 
 impl Resolver {
@@ -106,6 +114,7 @@ impl Resolver {
             random: Random::new(),
             first_server: 0,
             orders,
+            waiting: Vec::new(),
             settings,
         })
     }
@@ -118,6 +127,12 @@ impl Resolver {
             let (resolved, events) = self.table.settle(now);
             events.iter().for_each(&mut on_event);
             resolved.into_iter().for_each(&mut on_change);
+            if self.table.is_known() {
+                // Who asked may have given up.
+                self.waiting.drain(..).for_each(|asker| match asker.send(()) {
+                    Ok(()) | Err(_) => {}
+                });
+            }
             let order = match self.table.next_wake(now) {
                 Some(at) => self.orders.recv_timeout(at.saturating_duration_since(Instant::now())),
                 None => self.orders.recv().map_err(RecvTimeoutError::from),
@@ -128,6 +143,7 @@ impl Resolver {
                     // Who asked may have given up.
                     Ok(()) | Err(_) => {}
                 },
+                Ok(Order::Known(asker)) => self.waiting.push(asker),
                 Ok(Order::Done { worker, name, lookup }) => self.done(worker, &name, lookup),
                 Ok(Order::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {}

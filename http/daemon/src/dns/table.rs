@@ -269,6 +269,13 @@ impl Table {
         due.chain(out.flatten()).filter(|at| *at > now).min()
     }
 
+    /// Whether every name has been looked up at least once, with whatever outcome.
+    pub(super) fn is_known(&self) -> bool {
+        self.names
+            .values()
+            .all(|name| name.last_error.is_some() || name.v4.expires.is_some() || name.v6.expires.is_some())
+    }
+
     /// What each cluster has of each of its names.
     pub(super) fn state(&self, now: Instant) -> Vec<NameState> {
         let targets =
