@@ -141,6 +141,77 @@ pub mod cluster {
     pub const ENDPOINTS_MAX: usize = 10_000;
 }
 
+/// Balancing and resilience; the defaults are those of the crate http-balance, which a test of the proxy compares.
+pub mod balance {
+    use super::{Bound, DAY, Duration, HOUR, Range, bound, ms, s};
+
+    /// Points of the heaviest endpoint on a ring.
+    pub const RING_VIRTUAL_NODES: Bound<u32> = bound(100, 256, 500);
+    /// Primes only.
+    pub const MAGLEV_ROWS: Bound<u32> = bound(101, 65_537, 1_000_003);
+    /// Unset: no bound on the load of a key's endpoint.
+    pub const LOAD_BOUND_PERCENT: Range<u32> = Range { min: 101, max: 1_000 };
+    pub const EWMA_TAU: Bound<Duration> = bound(ms(100), s(10), s(600));
+    pub const EWMA_FAILURE_PENALTY: Bound<Duration> = bound(ms(1), s(1), s(60));
+    /// Zero turns slow start off.
+    pub const SLOW_START_WINDOW: Bound<Duration> = bound(s(1), s(60), s(HOUR));
+    pub const SLOW_START_AGGRESSION: Bound<f64> = bound(0.1, 1.0, 10.0);
+    pub const SLOW_START_FLOOR_PERCENT: Bound<u32> = bound(1, 10, 100);
+    pub const PANIC_PERCENT: Bound<u32> = bound(0, 50, 100);
+    /// 0 is used first.
+    pub const PRIORITY: Bound<u32> = bound(0, 0, 7);
+
+    /// Failures in a row.
+    pub const CONSECUTIVE: Bound<u32> = bound(1, 5, 1_000);
+    pub const EJECTION: Bound<Duration> = bound(s(1), s(30), s(HOUR));
+    pub const EJECTION_MAX: Bound<Duration> = bound(s(1), s(300), s(DAY));
+    pub const EJECTED_PERCENT: Bound<u32> = bound(0, 20, 100);
+    /// Endpoints of a cluster that may lose one whatever the share.
+    pub const EJECT_ONE_ENDPOINTS: Bound<u32> = bound(1, 2, 1_000);
+    pub const OUTLIER_INTERVAL: Bound<Duration> = bound(s(1), s(10), s(600));
+    pub const OUTLIER_ENDPOINTS: Bound<u32> = bound(2, 5, 10_000);
+    /// Thousandths of a standard deviation.
+    pub const SUCCESS_RATE_DEVIATIONS: Bound<u32> = bound(100, 1_900, 10_000);
+    pub const SUCCESS_RATE_REQUESTS: Bound<u32> = bound(1, 100, 1_000_000);
+    pub const LATENCY_MEDIAN_PERCENT: Bound<u32> = bound(110, 300, 10_000);
+    pub const LATENCY_REQUESTS: Bound<u32> = bound(1, 50, 1_000_000);
+
+    /// Attempts after the first.
+    pub const RETRIES: Bound<u32> = bound(0, 1, 5);
+    /// Unset: what the deadline leaves.
+    pub const PER_TRY_TIMEOUT: Range<Duration> = Range { min: ms(1), max: s(30) };
+    pub const RETRY_BUDGET_PERCENT: Bound<u32> = bound(0, 10, 100);
+    pub const RETRY_FLOOR_PER_SECOND: Bound<u32> = bound(0, 1, 1_000);
+
+    /// Requests in flight from the whole process. Unset: no cap.
+    pub const IN_FLIGHT: Range<u32> = Range { min: 1, max: 10_000_000 };
+    pub const ADAPTIVE_MIN: Bound<u32> = bound(1, 10, 1_000_000);
+    pub const ADAPTIVE_MAX: Bound<u32> = bound(1, 1_000, 1_000_000);
+    pub const ADAPTIVE_TOLERANCE_PERCENT: Bound<u32> = bound(100, 150, 1_000);
+
+    pub const BREAKER_FAILURE_PERCENT: Bound<u32> = bound(1, 50, 99);
+    pub const BREAKER_REQUESTS: Bound<u32> = bound(1, 100, 1_000_000);
+    pub const BREAKER_WINDOW: Bound<Duration> = bound(s(1), s(10), s(600));
+    pub const BREAKER_OPEN: Bound<Duration> = bound(ms(100), s(10), s(HOUR));
+    pub const BREAKER_PROBE_PERCENT: Bound<u32> = bound(1, 5, 100);
+    pub const BREAKER_PROBES: Bound<u32> = bound(1, 5, 1_000);
+
+    /// Strain in thousandths.
+    pub const SHED_SHEDDABLE_FROM: Bound<u32> = bound(1, 750, 999);
+    pub const SHED_FREE_FROM: Bound<u32> = bound(1, 800, 999);
+    pub const SHED_STANDARD_FROM: Bound<u32> = bound(1, 860, 999);
+    pub const SHED_CRITICAL_FROM: Bound<u32> = bound(1, 940, 999);
+
+    pub const CHECK_INTERVAL: Bound<Duration> = bound(ms(100), s(5), s(HOUR));
+    pub const CHECK_TIMEOUT: Bound<Duration> = bound(ms(10), s(2), s(60));
+    pub const CHECK_JITTER_PERCENT: Bound<u32> = bound(0, 10, 100);
+    pub const CHECK_UNHEALTHY: Bound<u32> = bound(1, 3, 100);
+    pub const CHECK_HEALTHY: Bound<u32> = bound(1, 2, 100);
+    pub const CHECK_STATUSES_MAX: usize = 16;
+    /// Of what a TCP check sends and expects.
+    pub const CHECK_PAYLOAD_BYTES_MAX: usize = 1_024;
+}
+
 /// Fields of the access log: the keys of its JSON, and the `%field%` of a template. Stages end in `_us`.
 pub const ACCESS_LOG_FIELDS: [&str; 36] = [
     "time",

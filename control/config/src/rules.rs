@@ -483,3 +483,41 @@ pub(crate) fn inline_body(value: &str) -> Verdict {
         "serve it from an upstream",
     )
 }
+
+/// A final status, or the first and last of a range of them, joined by `-`.
+pub(crate) fn statuses(value: &str) -> Verdict {
+    ensure(
+        status_range(value).is_some(),
+        "no status and no range of statuses",
+        "write for example `200` or `200-299`, from 200 to 599",
+    )
+}
+
+/// The ends of such a range.
+pub(crate) fn status_range(value: &str) -> Option<(u16, u16)> {
+    let (first, last) = value.split_once('-').unwrap_or((value, value));
+    let status = |text: &str| {
+        let digits = text.len() == 3 && text.bytes().all(|b| b.is_ascii_digit());
+        text.parse::<u16>().ok().filter(|status| digits && (200..=599).contains(status))
+    };
+    let (first, last) = (status(first)?, status(last)?);
+    (first <= last).then_some((first, last))
+}
+
+/// A gRPC service by its full name; empty is the whole server.
+pub(crate) fn grpc_service(value: &str) -> Verdict {
+    let is_part =
+        |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    ensure(
+        value.len() <= 255 && (value.is_empty() || value.split('.').all(is_part)),
+        "not a gRPC service",
+        "write its full name, such as `shop.v1.Orders`, or `\"\"` for the whole server",
+    )
+}
+
+/// What a TCP check sends or expects.
+pub(crate) fn payload(value: &str) -> Verdict {
+    ensure(!value.is_empty(), "empty", "write some text, or delete the key")?;
+    let bytes_max = control_api::defaults::balance::CHECK_PAYLOAD_BYTES_MAX;
+    ensure(value.len() <= bytes_max, format!("longer than {bytes_max} bytes"), "shorten it")
+}

@@ -47,7 +47,8 @@ pub(crate) fn compile(
     shards: usize,
 ) -> Result<Compiled, usize> {
     let roots = system_roots();
-    let host = Host { ticket_keys: Some(tickets), system_roots_pem: roots.as_deref() };
+    let cores = u32::try_from(shards).unwrap_or(u32::MAX);
+    let host = Host { ticket_keys: Some(tickets), system_roots_pem: roots.as_deref(), cores };
     let snapshots = (0..shards).map(|_| compile_for(&loaded.resources, &host, registry)).collect();
     match snapshots {
         Ok(snapshots) => Ok(Compiled { snapshots, sources: loaded.sources, digest: loaded.digest }),

@@ -4,6 +4,7 @@
 #![expect(clippy::tests_outside_test_module, reason = "this whole crate is a test target")]
 #![expect(clippy::panic, reason = "helpers fail the test that called them")]
 
+mod balance;
 mod examples;
 mod names;
 mod shardctl;
@@ -19,7 +20,7 @@ fn compiled(dir: &Path) -> Snapshot {
     let loaded = control_config::load(dir).unwrap_or_else(|errors| panic!("{}: {errors:#?}", dir.display()));
     assert_eq!(loaded.warnings, [], "{}", dir.display());
     let roots = std::fs::read("/etc/ssl/certs/ca-certificates.crt").ok();
-    let host = Host { ticket_keys: None, system_roots_pem: roots.as_deref() };
+    let host = Host { system_roots_pem: roots.as_deref(), ..Host::default() };
     let mut stats = StatRegistry::default();
     match compile_for(&loaded.resources, &host, &mut stats) {
         Ok(snapshot) => snapshot,

@@ -125,6 +125,25 @@ pub struct RouteOptions {
     pub sunset: String,
     #[prost(message, repeated, tag = "6")]
     pub error_pages: Vec<ErrorPage>,
+    /// Unset: standard.
+    #[prost(enumeration = "PriorityClass", optional, tag = "7")]
+    pub priority_class: Option<i32>,
+    /// A per-try timeout is a reason to try again.
+    #[prost(bool, optional, tag = "8")]
+    pub retry_on_timeout: Option<bool>,
+    /// A POST with Idempotency-Key may be sent again.
+    #[prost(bool, optional, tag = "9")]
+    pub retry_with_idempotency_key: Option<bool>,
+}
+
+/// Which requests are shed first; the last one first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum PriorityClass {
+    Standard = 0,
+    Critical = 1,
+    Free = 2,
+    Sheddable = 3,
 }
 
 /// The body for errors of one status that the proxy makes itself.
@@ -138,9 +157,10 @@ pub struct ErrorPage {
     pub body: Vec<u8>,
 }
 
-/// In `Cluster.metadata.typed_filter_metadata["shard.v1"]`. Bounds of one core's connections to one endpoint.
-#[derive(Clone, PartialEq, Eq, Message)]
+/// In `Cluster.metadata.typed_filter_metadata["shard.v1"]`.
+#[derive(Clone, PartialEq, Message)]
 pub struct ClusterOptions {
+    /// This and the next two: bounds of one core's connections to one endpoint.
     #[prost(uint32, optional, tag = "1")]
     pub idle_max: Option<u32>,
     #[prost(uint32, optional, tag = "2")]
@@ -150,6 +170,135 @@ pub struct ClusterOptions {
     /// How long the last good DNS answer is kept when look-ups fail.
     #[prost(message, optional, tag = "4")]
     pub dns_stale_max: Option<Duration>,
+    /// Other than `ByLbPolicy` only with `lb_policy` LEAST_REQUEST.
+    #[prost(enumeration = "Balance", tag = "5")]
+    pub balance: i32,
+    /// Only with [`Balance::PeakEwma`].
+    #[prost(message, optional, tag = "6")]
+    pub peak_ewma: Option<PeakEwma>,
+    /// Points of the heaviest endpoint, only with `lb_policy` RING_HASH.
+    #[prost(uint32, optional, tag = "7")]
+    pub ring_virtual_nodes: Option<u32>,
+    /// For policies that have no `slow_start_config` in Envoy's types; a window of 0 turns it off.
+    #[prost(message, optional, tag = "8")]
+    pub slow_start: Option<SlowStart>,
+    /// Beside `outlier_detection`.
+    #[prost(message, optional, tag = "9")]
+    pub outlier: Option<OutlierOptions>,
+    /// Retries a second and core that are always allowed.
+    #[prost(uint32, optional, tag = "10")]
+    pub retry_floor_per_second: Option<u32>,
+    /// Unset: off.
+    #[prost(message, optional, tag = "11")]
+    pub adaptive_concurrency: Option<AdaptiveConcurrency>,
+    /// Unset: off.
+    #[prost(message, optional, tag = "12")]
+    pub breaker: Option<Breaker>,
+    /// Unset: off.
+    #[prost(message, optional, tag = "13")]
+    pub shed: Option<Shed>,
+}
+
+/// Ways to choose an endpoint that `lb_policy` has no word for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum Balance {
+    ByLbPolicy = 0,
+    /// Latency times requests in flight.
+    PeakEwma = 1,
+    /// Connections by capacity.
+    LeastConnections = 2,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct PeakEwma {
+    /// Time in which an old average loses half of its weight.
+    #[prost(message, optional, tag = "1")]
+    pub tau: Option<Duration>,
+    /// Latency that a failed attempt counts as, at least.
+    #[prost(message, optional, tag = "2")]
+    pub failure_penalty: Option<Duration>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct SlowStart {
+    #[prost(message, optional, tag = "1")]
+    pub window: Option<Duration>,
+    #[prost(double, optional, tag = "2")]
+    pub aggression: Option<f64>,
+    #[prost(uint32, optional, tag = "3")]
+    pub floor_percent: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct OutlierOptions {
+    /// Decisions are told and not carried out.
+    #[prost(bool, tag = "1")]
+    pub log_only: bool,
+    /// Endpoints of a cluster that may lose one whatever the share; only with `always_eject_one_host`.
+    #[prost(uint32, optional, tag = "2")]
+    pub endpoints_min: Option<u32>,
+    /// Unset: off.
+    #[prost(message, optional, tag = "3")]
+    pub latency: Option<LatencyOutlier>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct LatencyOutlier {
+    /// Of the median of all endpoints.
+    #[prost(uint32, optional, tag = "1")]
+    pub median_percent: Option<u32>,
+    /// Endpoints that are judged at all.
+    #[prost(uint32, optional, tag = "2")]
+    pub endpoints_min: Option<u32>,
+    /// Requests in the interval that make an endpoint judged.
+    #[prost(uint32, optional, tag = "3")]
+    pub requests_min: Option<u32>,
+}
+
+/// Bounds of one core.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct AdaptiveConcurrency {
+    #[prost(uint32, optional, tag = "1")]
+    pub in_flight_min: Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub in_flight_max: Option<u32>,
+    /// Latency in percent of the usual one up to which nothing is done.
+    #[prost(uint32, optional, tag = "3")]
+    pub tolerance_percent: Option<u32>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Breaker {
+    /// Share of failures above which it opens.
+    #[prost(uint32, optional, tag = "1")]
+    pub failure_percent: Option<u32>,
+    /// Finished requests in the window below which it never opens.
+    #[prost(uint32, optional, tag = "2")]
+    pub requests_min: Option<u32>,
+    #[prost(message, optional, tag = "3")]
+    pub window: Option<Duration>,
+    #[prost(message, optional, tag = "4")]
+    pub open: Option<Duration>,
+    /// Share of requests that pass while probing.
+    #[prost(uint32, optional, tag = "5")]
+    pub probe_percent: Option<u32>,
+    /// Finished probes that decide.
+    #[prost(uint32, optional, tag = "6")]
+    pub probes: Option<u32>,
+}
+
+/// Strain in thousandths from which a class is shed; rising from sheddable to critical.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Shed {
+    #[prost(uint32, optional, tag = "1")]
+    pub sheddable_from: Option<u32>,
+    #[prost(uint32, optional, tag = "2")]
+    pub free_from: Option<u32>,
+    #[prost(uint32, optional, tag = "3")]
+    pub standard_from: Option<u32>,
+    #[prost(uint32, optional, tag = "4")]
+    pub critical_from: Option<u32>,
 }
 
 /// An access log sent to syslog (RFC 5424), as the `typed_config` of an `AccessLog`.

@@ -199,6 +199,12 @@ fn clusters(snapshot: &Snapshot, forward: &Forward, text: &mut String) {
             push(&mut line, format_args!(", weight {weight} of {}", split.weight_total));
         }
         say(text, "cluster", &line);
+        for (label, rules) in cluster.rules_in_short() {
+            say(text, label, &rules);
+        }
+    }
+    for (label, rules) in forward.rules_in_short() {
+        say(text, label, &rules);
     }
     match &split.hash_by {
         None => {}

@@ -5,16 +5,18 @@ use std::net::SocketAddr;
 
 use control_api::envoy::cluster::{self, Cluster};
 use control_api::envoy::core::{
-    Address, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions, KeepaliveSettings,
-    SocketAddress, address, socket_address,
+    Address, HealthStatus, Http1ProtocolOptions, Http2ProtocolOptions, HttpProtocolOptions,
+    KeepaliveSettings, SocketAddress, address, socket_address,
 };
 use control_api::envoy::endpoint::{
     ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints, lb_endpoint,
 };
 use control_api::envoy::names;
+use control_api::envoy::route::route_action::hash_policy::PolicySpecifier;
 use control_api::envoy::upstream_http::{self, http_protocol_options as upstream};
 use control_api::shard::v1::ClusterOptions;
 
+use super::balance::hash_key;
 use super::{Emitter, count, metadata, packed, span};
 use crate::finding::Problem;
 use crate::suggest::nearest;
@@ -30,6 +32,8 @@ struct Known {
     is_used: bool,
     /// Every endpoint has a name of its own, for TLS and `host_from_endpoint`.
     is_named: bool,
+    /// What its requests are hashed by.
+    hash_key: Option<PolicySpecifier>,
 }
 
 impl Emitter<'_> {
@@ -53,9 +57,10 @@ impl Emitter<'_> {
 
     fn emit_cluster(&mut self, name: &str, own: &Node) {
         let node = self.config.cluster(own);
-        let endpoints: Vec<LbEndpoint> = node.list("endpoints").iter().filter_map(lb_endpoint).collect();
-        let has_names = endpoints.iter().any(|e| !is_address(e));
-        let is_named = endpoints.iter().all(|e| !hostname(e).is_empty());
+        let localities = self.localities(&node);
+        let endpoints = || localities.iter().flat_map(|locality| &locality.lb_endpoints);
+        let has_names = endpoints().any(|e| !is_address(e));
+        let is_named = endpoints().all(|e| !hostname(e).is_empty());
         let kind = if has_names {
             cluster::cluster::DiscoveryType::StrictDns
         } else {
@@ -63,7 +68,7 @@ impl Emitter<'_> {
         };
         let transport_socket = node.get("tls").map(|tls| self.upstream_tls(name, tls, is_named));
         let dns = node.get("dns").filter(|_| has_names);
-        let options = ClusterOptions {
+        let mut options = ClusterOptions {
             dns_stale_max: span(dns.and_then(|d| d.duration("stale_max"))),
             ..pool_options(&node)
         };
@@ -72,27 +77,50 @@ impl Emitter<'_> {
             deprecated,
             reason = "the DNS cluster extension that replaces two of these fields needs an Envoy of 2025"
         )]
-        let cluster = Cluster {
+        let mut cluster = Cluster {
             name: name.to_owned(),
             connect_timeout: span(node.duration("connect_timeout")),
-            lb_policy: cluster::cluster::LbPolicy::LeastRequest.into(),
             cluster_discovery_type: Some(cluster::cluster::ClusterDiscoveryType::Type(kind.into())),
             load_assignment: Some(ClusterLoadAssignment {
                 cluster_name: name.to_owned(),
-                endpoints: vec![LocalityLbEndpoints { lb_endpoints: endpoints, ..Default::default() }],
+                endpoints: localities,
                 ..Default::default()
             }),
             typed_extension_protocol_options: protocol_options.into_iter().collect(),
             dns_refresh_rate: span(dns.and_then(|d| d.duration("refresh_min"))),
             respect_dns_ttl: has_names,
             transport_socket,
-            metadata: metadata(&options),
             ..Default::default()
         };
+        self.balance(&node, &mut cluster, &mut options);
+        self.refuse_maglev_of_names(&node, has_names);
+        cluster.metadata = metadata(&options);
         self.resources.clusters.push(cluster);
         self.remember("cluster", name, own);
-        let known = Known { node: own.clone(), is_used: false, is_named };
+        let known = Known { node: own.clone(), is_used: false, is_named, hash_key: hash_key(&node) };
         self.clusters.0.insert(name.to_owned(), known);
+    }
+
+    /// The endpoints of a cluster by priority, which must have no gaps.
+    fn localities(&mut self, node: &Node) -> Vec<LocalityLbEndpoints> {
+        let mut levels: BTreeMap<u32, (&Node, LocalityLbEndpoints)> = BTreeMap::new();
+        for written in node.list("endpoints") {
+            let Some(endpoint) = lb_endpoint(written) else { continue };
+            let priority = written.int("priority").unwrap_or(0);
+            let (_, level) = levels
+                .entry(priority)
+                .or_insert_with(|| (written, LocalityLbEndpoints { priority, ..Default::default() }));
+            level.lb_endpoints.push(endpoint);
+        }
+        for (wanted, (priority, (written, _))) in (0..).zip(&levels) {
+            if wanted != *priority {
+                let at = written.get("priority").unwrap_or(written);
+                let message = format!("no endpoint has the priority {wanted}");
+                self.error(at, message, "number the priorities 0, 1, 2 without gaps");
+                break;
+            }
+        }
+        levels.into_values().map(|(_, level)| level).collect()
     }
 
     /// Protocol and pool, where they differ from the defaults.
@@ -176,6 +204,11 @@ impl Emitter<'_> {
         Some(name.clone())
     }
 
+    /// What requests to a cluster are hashed by.
+    pub(super) fn hash_key_of(&self, name: &str) -> Option<&PolicySpecifier> {
+        self.clusters.0.get(name)?.hash_key.as_ref()
+    }
+
     /// Whether every endpoint of a cluster has a name.
     pub(super) fn is_named_cluster(&self, name: &str) -> bool {
         self.clusters.0.get(name).is_some_and(|known| known.is_named)
@@ -209,7 +242,7 @@ fn pool_options(node: &Node) -> ClusterOptions {
         idle_max: pool.int("idle_max"),
         connections_max: pool.int("connections_max"),
         h2_connections_max: pool.int("h2_connections_max"),
-        dns_stale_max: None,
+        ..Default::default()
     }
 }
 
@@ -231,6 +264,8 @@ fn lb_endpoint(node: &Node) -> Option<LbEndpoint> {
     };
     Some(LbEndpoint {
         load_balancing_weight: count(node.int("weight")),
+        health_status: if node.is_on("drain") { HealthStatus::Draining } else { HealthStatus::Unknown }
+            .into(),
         host_identifier: Some(lb_endpoint::HostIdentifier::Endpoint(Endpoint {
             address: Some(socket_address(&host, port)),
             hostname,

@@ -17,7 +17,9 @@ use crate::gather::Gathered;
 use crate::yaml::Node;
 use crate::{SourceMap, SourcePlace};
 
+mod balance;
 mod cluster;
+mod health_check;
 mod listener;
 mod pages;
 mod policy;

@@ -9,7 +9,7 @@ use control_api::envoy::google::Any;
 use control_api::envoy::matcher::{RegexMatcher, StringMatcher, string_matcher};
 use control_api::envoy::names;
 use control_api::envoy::route::Route;
-use control_api::shard::v1::{AddressRules, ClientLimit, KEY, RouteOptions};
+use control_api::shard::v1::{AddressRules, ClientLimit, KEY, PriorityClass, RouteOptions};
 
 use super::{Emitter, literal, on, packed};
 use crate::units::parse_date;
@@ -53,7 +53,24 @@ impl Emitter<'_> {
             deprecation: date("deprecation").map(|d| d.structured()).unwrap_or_default(),
             sunset: date("sunset").map(|d| d.imf_fixdate()).unwrap_or_default(),
             error_pages: self.error_pages(node.list("error_pages")),
+            priority_class: priority_class(node),
+            retry_on_timeout: self.retry_on_timeout(node),
+            retry_with_idempotency_key: node.get("retries").and_then(|r| r.flag("idempotency_key")),
         }
+    }
+
+    fn retry_on_timeout(&mut self, node: &Node) -> Option<bool> {
+        let retries = node.get("retries")?;
+        let on_timeout = retries.flag("on_timeout")?;
+        if on_timeout && retries.get("per_try_timeout").is_none() {
+            let at = retries.get("on_timeout").unwrap_or(retries);
+            self.error(
+                at,
+                "no attempt has a timeout of its own",
+                "add `per_try_timeout`, or delete this key",
+            );
+        }
+        Some(on_timeout)
     }
 
     fn header_operations(&mut self, headers: &Node) -> (Vec<HeaderValueOption>, Vec<String>) {
@@ -109,6 +126,16 @@ pub(super) fn addition(
         append_action: action.into(),
         ..Default::default()
     }
+}
+
+fn priority_class(node: &Node) -> Option<i32> {
+    let class = match node.word("priority_class")? {
+        "critical" => PriorityClass::Critical,
+        "free" => PriorityClass::Free,
+        "sheddable" => PriorityClass::Sheddable,
+        _ => PriorityClass::Standard,
+    };
+    Some(class.into())
 }
 
 pub(super) fn address_rules(access: Option<&Node>) -> Option<AddressRules> {

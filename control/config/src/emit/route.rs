@@ -8,8 +8,8 @@ use control_api::envoy::core::header_value_option::HeaderAppendAction;
 use control_api::envoy::google::BoolValue;
 use control_api::envoy::matcher::RegexMatchAndSubstitute;
 use control_api::envoy::route::{
-    DirectResponseAction, RedirectAction, Route, RouteAction, WeightedCluster, redirect_action, route,
-    route_action, weighted_cluster,
+    DirectResponseAction, RedirectAction, RetryPolicy, Route, RouteAction, WeightedCluster, redirect_action,
+    route, route_action, weighted_cluster,
 };
 
 use super::policy::{addition, regex_matcher};
@@ -114,6 +114,8 @@ impl<'a> Emitter<'a> {
             }
             route_action::ClusterSpecifier::Cluster(clusters.first()?.0.clone())
         });
+        self.hash_by(node, &clusters, &mut action);
+        action.retry_policy = retry_policy(node);
         let is_streaming = node.is_on("streaming");
         action.timeout =
             if is_streaming { span(Some(Duration::ZERO)) } else { span(node.duration("timeout")) };
@@ -180,6 +182,26 @@ impl<'a> Emitter<'a> {
         action
             .hash_policy
             .push(route_action::HashPolicy { policy_specifier: Some(specifier), ..Default::default() });
+    }
+
+    /// The key of clusters that choose endpoints by hash. Envoy's routes have one key, for splits and clusters alike.
+    fn hash_by(&mut self, node: &Node, clusters: &[(String, u32)], action: &mut RouteAction) {
+        for (name, _) in clusters {
+            let Some(key) = self.hash_key_of(name).cloned() else { continue };
+            let known = action.hash_policy.first().and_then(|policy| policy.policy_specifier.as_ref());
+            if known.is_some_and(|known| *known != key) {
+                let at = node.get("split_by").or(node.get("split")).unwrap_or(node);
+                self.error(
+                    at,
+                    format!("the cluster `{name}` hashes by another key than the rest of this route"),
+                    "give `split_by` and the `hash_by` of all clusters of the split the same key",
+                );
+            } else if known.is_none() {
+                action
+                    .hash_policy
+                    .push(route_action::HashPolicy { policy_specifier: Some(key), ..Default::default() });
+            }
+        }
     }
 
     fn rewrite(
@@ -309,6 +331,21 @@ impl<'a> Emitter<'a> {
             rivals.push(built);
         }
     }
+}
+
+/// Why shard sends a request again, in Envoy's words.
+const RETRY_ON: &str = "connect-failure,refused-stream,reset";
+
+/// What the author says of retries, as far as Envoy has fields for it; the rest is in the route's options.
+fn retry_policy(node: &Node) -> Option<RetryPolicy> {
+    let retries = node.get("retries")?;
+    let retries_max = node.int("retries").or_else(|| retries.int("max"));
+    Some(RetryPolicy {
+        retry_on: RETRY_ON.to_owned(),
+        num_retries: count(retries_max),
+        per_try_timeout: span(retries.duration("per_try_timeout")),
+        ..Default::default()
+    })
 }
 
 fn weighted(clusters: &[(String, u32)], is_hashed: bool) -> WeightedCluster {

@@ -14,7 +14,9 @@ pub(crate) fn merge(base: &Node, over: &Node, object: &Object) -> Node {
     for entry in below {
         if let Some(own) = entries.iter_mut().find(|e| e.key == entry.key) {
             own.value = match object.field(&entry.key).map(|f| &f.kind) {
-                Some(Kind::Object(inner)) => merge(&entry.value, &own.value, inner),
+                Some(Kind::Object(inner) | Kind::Either(_, Kind::Object(inner))) => {
+                    merge(&entry.value, &own.value, inner)
+                }
                 Some(Kind::Map { .. }) => merge_map(&entry.value, &own.value),
                 _ => continue,
             };

@@ -94,6 +94,10 @@ families! {
     routes_that_cannot_work
     files_and_certificates
     access_logs
+    balancing
+    ejection_and_admission
+    health_checks
+    retries_and_classes
 }
 
 #[test]

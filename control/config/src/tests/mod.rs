@@ -1,6 +1,7 @@
 //! Tests of whole configs: every error class with its place and way out, the resources that come out, the examples
 //! and the generated documents.
 
+mod balance;
 mod documents;
 mod errors;
 mod examples;

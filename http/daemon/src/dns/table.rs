@@ -359,6 +359,7 @@ fn endpoints(cluster: &Cluster, names: &BTreeMap<String, Name>, now: Instant) ->
                     weight: config.weight,
                     stat: config.stat,
                     hostname: Some(config.hostname.clone()),
+                    role: config.role,
                 });
             }
         }
@@ -375,7 +376,7 @@ fn same(one: &[EndpointConfig], other: &[EndpointConfig]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use http_proxy::snapshot::StatId;
+    use http_proxy::snapshot::{EndpointRole, StatId};
 
     use super::*;
 
@@ -393,6 +394,7 @@ mod tests {
             weight: 1,
             stat: StatId(0),
             hostname: name.to_owned(),
+            role: EndpointRole::default(),
             refresh_min: s(1),
             stale_max: s(100),
         }

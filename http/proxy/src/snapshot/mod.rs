@@ -4,6 +4,7 @@ mod compile;
 #[cfg(test)]
 mod limits_page;
 mod model;
+mod shown;
 mod stats;
 
 pub use self::compile::{Host, Nack, compile, compile_for};

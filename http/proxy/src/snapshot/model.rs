@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_balance::check::CheckRules;
+use http_balance::endpoint::Health;
+use http_balance::plan::Standing;
 use http_balance::retry::RetryRules;
 use http_balance::shed::Class;
 use http_balance::{ClusterPlan, EndpointId, EndpointSpec};
@@ -366,6 +368,17 @@ pub struct EndpointConfig {
     pub stat: StatId,
     /// DNS name for `HostRewrite::Upstream` and as default server name of TLS.
     pub hostname: Option<String>,
+    pub role: EndpointRole,
+}
+
+/// What an endpoint is used for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndpointRole {
+    /// 0 is used first.
+    pub priority: u8,
+    pub standing: Standing,
+    /// From whoever sent the config.
+    pub health: Health,
 }
 
 impl EndpointConfig {
@@ -374,9 +387,10 @@ impl EndpointConfig {
         EndpointId::of(self.address.to_string().as_bytes())
     }
 
-    /// As a plan has it: serving, of the first priority.
+    /// As a plan has it.
     pub fn spec(&self) -> EndpointSpec {
-        EndpointSpec::new(self.id(), self.weight)
+        let EndpointRole { priority, standing, health } = self.role;
+        EndpointSpec { priority, standing, health, ..EndpointSpec::new(self.id(), self.weight) }
     }
 }
 
@@ -388,6 +402,8 @@ pub struct DnsTarget {
     pub stat: StatId,
     /// What [`EndpointConfig::hostname`] of its addresses is: `name`, unless the config says otherwise.
     pub hostname: String,
+    /// Of each of its addresses.
+    pub role: EndpointRole,
     /// Lower bound of the time between two look-ups; TTLs above it are obeyed.
     pub refresh_min: Duration,
     /// How long the last good answer is kept when look-ups fail.

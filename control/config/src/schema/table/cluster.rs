@@ -1,10 +1,11 @@
 //! Keys of clusters: endpoints, pools, TLS, DNS.
 
-use control_api::defaults::cluster;
+use control_api::defaults::{balance, cluster};
 
 use super::super::Presence::{Optional, OptionalOr, Required};
 use super::super::{Field, Kind, Object, durations, durations_or_none, ints, ints_or_none};
 use super::NONE;
+use super::balance::CLUSTER_RULES;
 use super::texts::*;
 
 pub(super) static ENDPOINT_KIND: Kind = Kind::Either(&Kind::Text(&ENDPOINT), &Kind::Object(&ENDPOINT_OBJECT));
@@ -21,6 +22,18 @@ static ENDPOINT_OBJECT: Object = Object {
         ),
         field!("weight", ints(cluster::ENDPOINT_WEIGHT), Optional, "Its share of requests."),
         field!(
+            "priority",
+            ints(balance::PRIORITY),
+            Optional,
+            "Used when too few endpoints of the lower numbers are available; no number may be left out."
+        ),
+        field!(
+            "drain",
+            Kind::Bool,
+            OptionalOr("`false`"),
+            "Gets no new request; what is in flight ends, idle connections are closed."
+        ),
+        field!(
             "hostname",
             Kind::Text(&DNS_NAME),
             OptionalOr("the DNS name"),
@@ -32,10 +45,11 @@ static ENDPOINT_OBJECT: Object = Object {
 
 pub(crate) static CLUSTER: Object = Object {
     name: "cluster",
-    doc: "A set of endpoints with the same job. Requests go to the less busy of two, by weight.",
+    doc: "A set of endpoints with the same job. Each rule and its default is explained in docs/resilience.md.",
     fields: &[
         &[field!("endpoints", list!(&ENDPOINT_KIND, cluster::ENDPOINTS_MAX), Required, "Its endpoints.")],
         CLUSTER_FIELDS,
+        CLUSTER_RULES,
     ],
     groups: &[],
 };
@@ -43,7 +57,7 @@ pub(crate) static CLUSTER: Object = Object {
 pub(super) static CLUSTER_DEFAULTS: Object = Object {
     name: "cluster_defaults",
     doc: "The keys of a cluster, without its endpoints.",
-    fields: &[CLUSTER_FIELDS],
+    fields: &[CLUSTER_FIELDS, CLUSTER_RULES],
     groups: &[],
 };
 

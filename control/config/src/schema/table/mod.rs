@@ -2,6 +2,7 @@
 
 use super::Presence::{self, OptionalOr};
 use super::{Field, Kind, Object};
+use balance::ROUTE_RULES;
 use cluster::{CLUSTER_DEFAULTS, ENDPOINT_KIND};
 use listener::LISTENER_DEFAULTS;
 use route::{POLICY_FIELDS, POLICY_GROUPS};
@@ -20,6 +21,7 @@ macro_rules! field {
     };
 }
 
+mod balance;
 mod cluster;
 mod l4;
 mod listener;
@@ -66,7 +68,7 @@ const PLATFORM_FIELDS: &[Field] = &[
 pub(crate) static SERVICE: Object = Object {
     name: "service",
     doc: "One service, `services/<name>/service.yaml`, owned by its team. The policies here hold for all its routes.",
-    fields: &[SERVICE_FIELDS, POLICY_FIELDS],
+    fields: &[SERVICE_FIELDS, POLICY_FIELDS, ROUTE_RULES],
     groups: POLICY_GROUPS,
 };
 

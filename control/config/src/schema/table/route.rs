@@ -5,13 +5,14 @@ use control_api::defaults::route;
 use super::super::Presence::{Optional, OptionalOr, Required};
 use super::super::{Field, Group, Kind, Limits, Object, durations, durations_or_none, ints_or_none};
 use super::NONE;
+use super::balance::ROUTE_RULES;
 use super::listener::{ACCESS, ERROR_PAGE, ROUTE_LIMIT};
 use super::texts::*;
 
 pub(crate) static ROUTE: Object = Object {
     name: "route",
     doc: "What requests it matches, and what happens then.",
-    fields: &[ROUTE_FIELDS, POLICY_FIELDS],
+    fields: &[ROUTE_FIELDS, POLICY_FIELDS, ROUTE_RULES],
     groups: &[
         Group::AtMostOne(&["cluster", "split", "redirect", "respond"]),
         Group::AtMostOne(&["timeout", "streaming"]),
@@ -49,7 +50,7 @@ pub(super) const POLICY_GROUPS: &[Group] = &[Group::AtMostOne(&["timeout", "stre
 pub(crate) static ROUTE_DEFAULTS: Object = Object {
     name: "route_defaults",
     doc: "Policies of routes, also allowed for a whole service.",
-    fields: &[POLICY_FIELDS],
+    fields: &[POLICY_FIELDS, ROUTE_RULES],
     groups: POLICY_GROUPS,
 };
 

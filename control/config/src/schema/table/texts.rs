@@ -36,6 +36,9 @@ rule! {
     ABSOLUTE = rules::absolute_file, "absolute path", "/run/bird/shard-vips.conf";
     ANNOUNCE_LINE = rules::announce_line, "text with `{prefix}`", "route {prefix} blackhole;";
     WORD = rules::text, "word of a command", "birdc";
+    STATUSES = rules::statuses, "status, or first and last of a range", "200-299";
+    GRPC_SERVICE = rules::grpc_service, "gRPC service", "shop.v1.Orders";
+    PAYLOAD = rules::payload, "text, at most 1 KiB", "PING";
     UPGRADE = rules::upgrade, "upgrade protocol", "websocket";
 }
 

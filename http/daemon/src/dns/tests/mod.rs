@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use domain::base::iana::Rcode;
-use http_proxy::snapshot::{DnsTarget, StatId};
+use http_proxy::snapshot::{DnsTarget, EndpointRole, StatId};
 
 use self::server::{Say, Server};
 use super::client::{Client, Servers};
@@ -49,6 +49,7 @@ fn target(name: &str) -> DnsTarget {
         weight: 1,
         stat: StatId(0),
         hostname: name.to_owned(),
+        role: EndpointRole::default(),
         refresh_min: FAST,
         stale_max: Duration::from_secs(3600),
     }

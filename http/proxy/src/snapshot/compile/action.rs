@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control_api::defaults::route as limits;
+use control_api::defaults::{balance, route as limits};
 use control_api::envoy::google;
 use control_api::envoy::matcher::RegexMatchAndSubstitute;
 use control_api::envoy::route::redirect_action::{
@@ -11,7 +11,10 @@ use control_api::envoy::route::redirect_action::{
 use control_api::envoy::route::route_action::hash_policy::PolicySpecifier;
 use control_api::envoy::route::route_action::{ClusterSpecifier, HashPolicy, HostRewriteSpecifier};
 use control_api::envoy::route::weighted_cluster::RandomValueSpecifier;
-use control_api::envoy::route::{DirectResponseAction, RedirectAction, RouteAction, WeightedCluster};
+use control_api::envoy::route::{
+    DirectResponseAction, RedirectAction, RetryPolicy, RouteAction, WeightedCluster,
+};
+use http_balance::retry::RetryRules;
 use http_balance::shed::Class;
 use http_wire::token::is_token;
 use rustc_hash::FxHashMap;
@@ -21,8 +24,8 @@ use super::matches::regex_text;
 use super::value;
 use crate::route::PathRule;
 use crate::snapshot::model::{
-    ClusterIndex, ClusterSplit, DirectResponse, Forward, HostRewrite, IdempotencyKey, PathRewrite, Redirect,
-    SplitKey,
+    ClusterIndex, ClusterSplit, DirectResponse, Forward, HashKey, HostRewrite, IdempotencyKey, PathRewrite,
+    Redirect, SplitKey,
 };
 
 /// Places of the clusters in the snapshot.
@@ -43,14 +46,9 @@ pub(super) fn forward(
     clusters: &ClusterPlaces,
 ) -> Checked<ForwardParts> {
     let hash_policy = std::mem::take(&mut action.hash_policy);
+    let hash_by = hash_keys(&hash_policy)?;
     let split = match action.cluster_specifier.take() {
         Some(ClusterSpecifier::Cluster(name)) => {
-            if !hash_policy.is_empty() {
-                return Err(Fault::new(
-                    "hash_policy",
-                    "is not supported without weighted_clusters.use_hash_policy",
-                ));
-            }
             let cluster = place("cluster", &name, clusters)?;
             ClusterSplit { entries: vec![(cluster, 1)], weight_total: 1, hash_by: None }
         }
@@ -87,6 +85,8 @@ pub(super) fn forward(
     let timeout = timeout(action.timeout.take())?;
     let idle_timeout =
         value::ranged_duration("idle_timeout", action.idle_timeout.take(), &limits::IDLE_TIMEOUT)?;
+    let retry = action.retry_policy.take().map(|policy| retry_rules(policy).within("retry_policy"));
+    let retry = retry.transpose()?;
     // Shard always sends x-forwarded-host, so either value asks for what happens anyway.
     action.append_x_forwarded_host = false;
     nothing_else(&action)?;
@@ -94,8 +94,8 @@ pub(super) fn forward(
         split,
         path_rewrite,
         host_rewrite,
-        hash_by: Vec::new(),
-        retry: None,
+        hash_by,
+        retry,
         idempotency_key: IdempotencyKey::default(),
         class: Class::default(),
     };
@@ -153,23 +153,95 @@ fn split(
         return Err(Fault::new("weighted_clusters", "needs a cluster with a weight above 0"));
     }
     let hash_by = match (by_hash, hash_policy.len()) {
-        (false, 0) => None,
+        (false, _) => None,
         (true, 1) => hash_policy
             .into_iter()
             .next()
             .map(|policy| split_key(policy).within_item("hash_policy", 0))
             .transpose()?,
-        (false, _) => {
-            return Err(Fault::new(
-                "hash_policy",
-                "is not supported without weighted_clusters.use_hash_policy",
-            ));
-        }
         (true, _) => {
             return Err(Fault::new("hash_policy", "must have exactly one entry with use_hash_policy"));
         }
     };
     Ok(ClusterSplit { entries, weight_total, hash_by })
+}
+
+/// Where clusters that hash find a request's key. The first key that a request has counts, which is what `terminal`
+/// means to Envoy; without it Envoy would mix the keys.
+fn hash_keys(policies: &[HashPolicy]) -> Checked<Vec<HashKey>> {
+    let last = policies.len().saturating_sub(1);
+    let key = |(at, policy): (usize, &HashPolicy)| {
+        let key = hash_key(policy.clone()).within_item("hash_policy", at)?;
+        if at < last && !policy.terminal {
+            let fault =
+                Fault::new("terminal", "must be true in all entries but the last: keys are never mixed");
+            return Err(fault).within_item("hash_policy", at);
+        }
+        Ok(key)
+    };
+    policies.iter().enumerate().map(key).collect()
+}
+
+fn hash_key(mut policy: HashPolicy) -> Checked<HashKey> {
+    policy.terminal = false;
+    match policy.policy_specifier.take() {
+        Some(PolicySpecifier::QueryParameter(mut query)) => {
+            let name = std::mem::take(&mut query.name);
+            nothing_else(&query).within("query_parameter")?;
+            nothing_else(&policy)?;
+            if name.is_empty() || !name.bytes().all(|b| b.is_ascii_graphic() && !b"&=#".contains(&b)) {
+                return Err(Fault::new("query_parameter.name", format!("is {name:?}, which is no name")));
+            }
+            Ok(HashKey::Query(name))
+        }
+        Some(PolicySpecifier::ConnectionProperties(mut connection)) => {
+            let by_client = std::mem::take(&mut connection.source_ip);
+            nothing_else(&connection).within("connection_properties")?;
+            nothing_else(&policy)?;
+            if !by_client {
+                return Err(Fault::new("connection_properties.source_ip", "must be true"));
+            }
+            Ok(HashKey::ClientAddress)
+        }
+        other => {
+            policy.policy_specifier = other;
+            Ok(match split_key(policy)? {
+                SplitKey::Field(name) => HashKey::Field(name),
+                SplitKey::Cookie(name) => HashKey::Cookie(name),
+            })
+        }
+    }
+}
+
+/// The causes of a retry, which shard has as one.
+const RETRY_ON: [&str; 3] = ["connect-failure", "refused-stream", "reset"];
+
+/// Whether a time-out is a cause is for the options to say.
+fn retry_rules(mut policy: RetryPolicy) -> Checked<RetryRules> {
+    let retry_on = std::mem::take(&mut policy.retry_on);
+    let given: Vec<&str> = retry_on.split(',').map(str::trim).filter(|cause| !cause.is_empty()).collect();
+    let all = RETRY_ON.join(",");
+    if let Some(unknown) = given.iter().find(|cause| !RETRY_ON.contains(cause)) {
+        let message = format!("has the cause {unknown:?}, which is not supported: it must be {all:?}");
+        return Err(Fault::new("retry_on", message));
+    }
+    if let Some(missing) = RETRY_ON.iter().find(|cause| !given.contains(cause)) {
+        let message = format!("lacks {missing:?}: shard has these causes as one, {all:?}");
+        return Err(Fault::new("retry_on", message));
+    }
+    let retries_max = policy.num_retries.take().map(|retries| retries.value);
+    let per_try_timeout = policy.per_try_timeout.take();
+    nothing_else(&policy)?;
+    let unset = RetryRules::default();
+    Ok(RetryRules {
+        retries_max: value::bounded("num_retries", retries_max, &balance::RETRIES)?,
+        per_try_timeout: value::ranged_duration(
+            "per_try_timeout",
+            per_try_timeout,
+            &balance::PER_TRY_TIMEOUT,
+        )?,
+        ..unset
+    })
 }
 
 fn split_key(mut policy: HashPolicy) -> Checked<SplitKey> {

@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use control_api::defaults::cluster as limits;
+use control_api::defaults::{balance as balance_limits, cluster as limits};
 use control_api::envoy::cluster::Cluster;
-use control_api::envoy::cluster::cluster::{ClusterDiscoveryType, DiscoveryType, LbPolicy};
+use control_api::envoy::cluster::cluster::{ClusterDiscoveryType, DiscoveryType};
 use control_api::envoy::core::{Address, HealthStatus, Http1ProtocolOptions, Http2ProtocolOptions};
 use control_api::envoy::endpoint::lb_endpoint::HostIdentifier;
 use control_api::envoy::endpoint::{ClusterLoadAssignment, LbEndpoint, LocalityLbEndpoints};
@@ -14,14 +14,16 @@ use control_api::envoy::upstream_http::HttpProtocolOptions;
 use control_api::envoy::upstream_http::http_protocol_options::UpstreamProtocolOptions;
 use control_api::envoy::upstream_http::http_protocol_options::explicit_http_config::ProtocolConfig;
 use control_api::shard::v1;
+use http_balance::endpoint::Health;
+use http_balance::plan::{PlanError, Policy, Standing};
 use http_balance::{ClusterPlan, ClusterRules};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::fault::{Checked, Fault, Within, nothing_else};
 use super::tls::{self, TlsSources};
-use super::{OPTIONS, shard_options, value};
+use super::{OPTIONS, balance, check, shard_options, value};
 use crate::snapshot::model::{
-    ClusterConfig, DnsTarget, EndpointConfig, PoolConfig, ServerName, UpstreamProtocol,
+    ClusterConfig, DnsTarget, EndpointConfig, EndpointRole, PoolConfig, ServerName, UpstreamProtocol,
 };
 use crate::snapshot::stats::{StatFamily, StatRegistry};
 
@@ -32,15 +34,18 @@ pub(super) fn cluster(
     message: &Cluster,
     assignments: &Assignments<'_>,
     sources: &TlsSources<'_>,
+    cores: u32,
     stats: &mut StatRegistry,
 ) -> Checked<ClusterConfig> {
     let mut message = message.clone();
     let name = std::mem::take(&mut message.name);
     value::name("name", &name)?;
-    if std::mem::take(&mut message.lb_policy) != LbPolicy::LeastRequest as i32 {
-        return Err(Fault::new("lb_policy", "is not supported: LEAST_REQUEST is the one that there is"));
-    }
     let options: v1::ClusterOptions = shard_options(message.metadata.take())?;
+    let rules = balance::rules(&mut message, &options, cores)?;
+    let check = check::rules(std::mem::take(&mut message.health_checks))?;
+    if check.is_some() {
+        return Err(Fault::new("health_checks", "is not served yet: leave it out"));
+    }
     let mut dns = dns_options(&mut message, &options)?;
     let resolution = resolution(&mut message)?;
     let local = message.load_assignment.take();
@@ -79,9 +84,7 @@ pub(super) fn cluster(
     };
     nothing_else(&message)?;
     let stat = stats.id(StatFamily::Cluster, &name);
-    let specs = endpoints.iter().map(EndpointConfig::spec).collect();
-    let plan = ClusterPlan::build(ClusterRules::default(), specs, Vec::new())
-        .map_err(|error| Fault::new("load_assignment", format!("cannot be balanced: {error}")))?;
+    let plan = plan(rules, &endpoints, &dns)?;
     Ok(ClusterConfig {
         name,
         stat,
@@ -93,7 +96,34 @@ pub(super) fn cluster(
         server_name,
         pool,
         plan,
-        check: None,
+        check,
+    })
+}
+
+/// The plan over the endpoints that are known here; a core adds those that it finds by name.
+fn plan(rules: ClusterRules, endpoints: &[EndpointConfig], dns: &[DnsTarget]) -> Checked<ClusterPlan> {
+    if matches!(rules.policy, Policy::Maglev { .. }) && !dns.is_empty() {
+        let message =
+            "is not supported as MAGLEV with names to resolve, which change on the core: use RING_HASH";
+        return Err(Fault::new("lb_policy", message));
+    }
+    let priorities = endpoints.iter().map(|e| e.role.priority).chain(dns.iter().map(|d| d.role.priority));
+    let priorities: FxHashSet<u8> = priorities.collect();
+    if let Some(gap) = (0..).take(priorities.len()).find(|wanted| !priorities.contains(wanted)) {
+        let message = format!("has no endpoint of the priority {gap}: number the priorities without gaps");
+        return Err(Fault::new("load_assignment", message));
+    }
+    let specs = endpoints.iter().map(EndpointConfig::spec).collect();
+    ClusterPlan::build(rules, specs, Vec::new()).map_err(|error| {
+        let field = match error {
+            PlanError::Rows { .. } => "maglev_lb_config.table_size",
+            PlanError::VirtualNodes { .. }
+            | PlanError::LoadBound { .. }
+            | PlanError::Duplicate { .. }
+            | PlanError::WeightZero { .. }
+            | PlanError::TooManyEndpoints { .. } => "load_assignment",
+        };
+        Fault::new(field, format!("is refused: {error}"))
     })
 }
 
@@ -289,19 +319,21 @@ fn endpoints(
     let mut targets = (Vec::with_capacity(total), Vec::new());
     let mut seen = FxHashSet::default();
     for (at, locality) in assignment.endpoints.iter().enumerate() {
+        let priority = value::bounded("priority", Some(locality.priority), &balance_limits::PRIORITY);
+        let priority = priority.within_item("endpoints", at)?;
         // Where endpoints live means nothing yet, and says nothing that a request could be sent wrong by.
         let rest = LocalityLbEndpoints {
             locality: None,
             lb_endpoints: Vec::new(),
             metadata: locality.metadata.clone(),
             load_balancing_weight: locality.load_balancing_weight,
-            priority: locality.priority,
+            priority: 0,
             proximity: locality.proximity,
             lb_config: locality.lb_config.clone(),
         };
         nothing_else(&rest).within_item("endpoints", at)?;
         for (place, endpoint) in locality.lb_endpoints.iter().enumerate() {
-            add_endpoint(endpoint, cluster, dns, stats, &mut targets, &mut seen)
+            add_endpoint(endpoint, cluster, (priority, dns), stats, &mut targets, &mut seen)
                 .within_item("lb_endpoints", place)
                 .within_item("endpoints", at)?;
         }
@@ -312,7 +344,7 @@ fn endpoints(
 fn add_endpoint(
     message: &LbEndpoint,
     cluster: &str,
-    dns: &DnsOptions,
+    (priority, dns): (u32, &DnsOptions),
     stats: &mut StatRegistry,
     targets: &mut Targets,
     seen: &mut FxHashSet<(String, u16)>,
@@ -323,10 +355,7 @@ fn add_endpoint(
         message.load_balancing_weight.take(),
         &limits::ENDPOINT_WEIGHT,
     )?;
-    match HealthStatus::try_from(std::mem::take(&mut message.health_status)) {
-        Ok(HealthStatus::Unknown | HealthStatus::Healthy) => {}
-        _ => return Err(Fault::new("health_status", "is not supported: UNKNOWN and HEALTHY are")),
-    }
+    let role = role(std::mem::take(&mut message.health_status), priority)?;
     let mut endpoint = match message.host_identifier.take() {
         Some(HostIdentifier::Endpoint(endpoint)) => endpoint,
         Some(HostIdentifier::EndpointName(_)) => return Err(Fault::unsupported("endpoint_name")),
@@ -348,7 +377,7 @@ fn add_endpoint(
         Ok(ip) => {
             let address = SocketAddr::new(ip, port);
             let stat = stat(stats, &address);
-            targets.0.push(EndpointConfig { address, weight, stat, hostname });
+            targets.0.push(EndpointConfig { address, weight, stat, hostname, role });
             (ip.to_string(), port)
         }
         Err(_) if dns.names_allowed && is_dns_name(&host) => {
@@ -360,6 +389,7 @@ fn add_endpoint(
                 weight,
                 stat,
                 hostname: hostname.unwrap_or_else(|| name.clone()),
+                role,
                 refresh_min: dns.refresh_min,
                 stale_max: dns.stale_max,
             });
@@ -382,6 +412,21 @@ fn add_endpoint(
         ));
     }
     Ok(())
+}
+
+fn role(health_status: i32, priority: u32) -> Checked<EndpointRole> {
+    let (standing, health) = match HealthStatus::try_from(health_status) {
+        Ok(HealthStatus::Unknown) => (Standing::Serving, Health::Unchecked),
+        Ok(HealthStatus::Healthy) => (Standing::Serving, Health::Healthy),
+        Ok(HealthStatus::Unhealthy | HealthStatus::Timeout) => (Standing::Serving, Health::Unhealthy),
+        Ok(HealthStatus::Draining) => (Standing::Draining, Health::Unchecked),
+        Ok(HealthStatus::Degraded) | Err(_) => {
+            let known = "UNKNOWN, HEALTHY, UNHEALTHY, TIMEOUT and DRAINING are";
+            return Err(Fault::new("health_status", format!("is not supported: {known}")));
+        }
+    };
+    // The bound of priorities is far below.
+    Ok(EndpointRole { priority: u8::try_from(priority).unwrap_or(u8::MAX), standing, health })
 }
 
 /// Letters, digits, `-` and `_` in labels of 1 to 63 bytes, 253 bytes in all (RFC 1035 §2.3.4), one trailing dot.

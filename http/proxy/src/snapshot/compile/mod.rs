@@ -8,6 +8,8 @@
 
 mod access_log;
 mod action;
+mod balance;
+mod check;
 mod cluster;
 mod connection_manager;
 mod fault;
@@ -72,6 +74,8 @@ pub struct Host<'a> {
     pub ticket_keys: Option<&'a TicketKeys>,
     /// The CA bundle of the host, PEM, for clusters that trust it.
     pub system_roots_pem: Option<&'a [u8]>,
+    /// Cores that share what is bounded for the process; 0 counts as 1.
+    pub cores: u32,
 }
 
 /// Builds the snapshot of one core, with names numbered by `stats`. As [`compile_for`] on a host without keys or CAs.
@@ -111,7 +115,7 @@ pub fn compile_for(
     for message in &resources.clusters {
         // A cluster at fault keeps its place, so that routes to it are not blamed.
         places.insert(message.name.clone(), ClusterIndex(clusters.len()));
-        let built = cluster::cluster(message, &assignments, &sources, stats);
+        let built = cluster::cluster(message, &assignments, &sources, host.cores, stats);
         clusters.extend(nacks.keep(type_url::CLUSTER, &message.name, built));
     }
     let listeners = listeners(resources, &sources, &places, stats, &mut nacks);

@@ -11,6 +11,7 @@ use control_api::envoy::google::Any;
 use control_api::envoy::matcher::string_matcher::MatchPattern;
 use control_api::envoy::names;
 use control_api::shard::v1;
+use http_balance::shed::Class;
 use http_gateway::acl::AddressRules;
 use http_gateway::cidr::{Cidr, CidrSet};
 use http_gateway::client_limit::{ClientLimit, RequestRate};
@@ -19,7 +20,7 @@ use http_gateway::cors::{AllowedFields, CorsConfig, CorsPolicy, Credentials, Ori
 use super::fault::{Checked, Fault, Within, nothing_else};
 use super::matches::regex_text;
 use super::value;
-use crate::snapshot::model::ErrorPage;
+use crate::snapshot::model::{ErrorPage, IdempotencyKey};
 
 /// CIDRs or bare addresses.
 pub(super) fn cidrs(field: &str, texts: &[String]) -> Checked<CidrSet> {
@@ -101,6 +102,9 @@ pub(super) struct RoutePolicies {
     pub(super) sunset: Option<String>,
     pub(super) error_pages: Vec<ErrorPage>,
     pub(super) cors: Option<CorsPolicy>,
+    pub(super) class: Class,
+    pub(super) retry_on_timeout: bool,
+    pub(super) idempotency_key: IdempotencyKey,
 }
 
 impl RoutePolicies {
@@ -137,6 +141,21 @@ impl RoutePolicies {
                 None => None,
             };
         }
+        if let Some(class) = options.priority_class {
+            let class = value::choice("priority_class", class, |n| v1::PriorityClass::try_from(n).ok())?;
+            self.class = match class {
+                v1::PriorityClass::Standard => Class::Standard,
+                v1::PriorityClass::Critical => Class::Critical,
+                v1::PriorityClass::Free => Class::Free,
+                v1::PriorityClass::Sheddable => Class::Sheddable,
+            };
+        }
+        self.retry_on_timeout = options.retry_on_timeout.unwrap_or(self.retry_on_timeout);
+        self.idempotency_key = match options.retry_with_idempotency_key {
+            Some(true) => IdempotencyKey::Honoured,
+            Some(false) => IdempotencyKey::Ignored,
+            None => self.idempotency_key,
+        };
         if let Some(rules) = &options.access {
             self.access = Some(address_rules(rules).within("access")?);
         }

@@ -4,6 +4,8 @@ use control_api::defaults::route as limits;
 use control_api::envoy::route::route::Action as Chosen;
 use control_api::envoy::route::{Route as RouteMessage, RouteConfiguration, VirtualHost};
 
+use http_balance::retry::OnTimeout;
+
 use super::action::{self, ClusterPlaces};
 use super::fault::{Checked, Fault, Within, nothing_else};
 use super::fields::{LevelOps, merged};
@@ -11,7 +13,7 @@ use super::matches;
 use super::policy::RoutePolicies;
 use super::value;
 use crate::route::{RouteError, RouteRule, RouteTable, VirtualHostConfig};
-use crate::snapshot::model::{Action, Route};
+use crate::snapshot::model::{Action, Forward, Route};
 use crate::snapshot::stats::{StatFamily, StatRegistry};
 
 /// What all routes of a level have in common: its outer levels' operations and policies, and its own.
@@ -114,7 +116,8 @@ fn rule(
     let mut idle_timeout = None;
     let action = match message.action.take() {
         Some(Chosen::Route(forward)) => {
-            let parts = action::forward(forward, &conditions.path, clusters).within("route")?;
+            let mut parts = action::forward(forward, &conditions.path, clusters).within("route")?;
+            obey(&policies, &mut parts.forward)?;
             (timeout, idle_timeout) = (parts.timeout, parts.idle_timeout);
             Action::Forward(Box::new(parts.forward))
         }
@@ -148,6 +151,24 @@ fn rule(
         error_pages: policies.error_pages,
     };
     Ok(RouteRule { path: conditions.path, headers: conditions.headers, query: conditions.query, route })
+}
+
+/// What the options of `shard.v1` say about forwarding.
+fn obey(policies: &RoutePolicies, forward: &mut Forward) -> Checked<()> {
+    forward.class = policies.class;
+    forward.idempotency_key = policies.idempotency_key;
+    if policies.retry_on_timeout {
+        match &mut forward.retry {
+            Some(retry) if retry.per_try_timeout.is_some() => retry.on_timeout = OnTimeout::Retry,
+            Some(_) | None => {
+                return Err(Fault::new(
+                    "route.retry_policy.per_try_timeout",
+                    "is required by retry_on_timeout",
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A route's name is its metric label, so one virtual host uses it once. The same route may stand in several virtual

@@ -116,8 +116,13 @@ fn eds_clusters_take_their_assignment_or_start_empty() {
 #[test]
 fn kinds_of_cluster_and_their_parts_go_together() {
     for (resources, expected) in [
-        (with(|c| c.lb_policy = LbPolicy::RoundRobin as i32), "lb_policy is not supported"),
-        (with(|c| c.lb_policy = LbPolicy::Maglev as i32), "lb_policy is not supported"),
+        (
+            dns(|c| {
+                c.lb_policy = LbPolicy::Maglev as i32;
+                c.load_assignment = Some(assignment("x", vec![endpoint("backend.example", 80)]));
+            }),
+            "lb_policy is not supported as MAGLEV with names to resolve",
+        ),
         (with(|c| c.load_assignment = None), "load_assignment is required"),
         (
             with(|c| c.eds_cluster_config = Some(EdsClusterConfig::default())),
@@ -158,8 +163,8 @@ fn endpoints_are_checked_one_by_one() {
         (two(endpoint("10.0.0.2", 65_536)), "port_value is 65536"),
         (two(weighted(0)), "load_balancing_weight is 0"),
         (two(weighted(1_000_001)), "load_balancing_weight is 1000001"),
-        (two(unhealthy(2)), "health_status is not supported"),
-        (two(unhealthy(3)), "health_status is not supported"),
+        (two(unhealthy(5)), "health_status is not supported"),
+        (two(unhealthy(6)), "health_status is not supported"),
     ] {
         let refusal = refusal(&resources);
         assert!(
@@ -211,7 +216,7 @@ fn protocols_and_pools_arrive() {
         idle_max: Some(0),
         connections_max: Some(3),
         h2_connections_max: Some(2),
-        dns_stale_max: None,
+        ..Default::default()
     };
     resources.clusters[0].metadata = Some(Metadata {
         typed_filter_metadata: [(v1::KEY.to_owned(), to_any(&options))].into(),

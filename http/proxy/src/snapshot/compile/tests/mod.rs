@@ -1,6 +1,7 @@
 //! The compiler against whole sets of resources: what a small good set becomes, and by what name each bad thing is
 //! refused. The set is edited message by message, so that every test says only what it is about.
 
+mod balance;
 mod clusters;
 mod listeners;
 mod refusals;

@@ -1,7 +1,6 @@
 //! C42: what shard does not support is refused by name, and one bad resource does not hide or blame another.
 
 use control_api::Resources;
-use control_api::envoy::cluster as cl;
 use control_api::envoy::core::{
     HeaderValue, HeaderValueOption, HttpProtocolOptions, Metadata, TypedExtensionConfig,
 };
@@ -206,7 +205,7 @@ fn route_fields_that_shard_lacks() {
 fn action_fields_that_shard_lacks() {
     let of_route = |field: &str| format!("{HOST}.routes[0].{field}");
     check(&[
-        (|r| edit_action(r, |a| a.retry_policy = Some(Default::default())), of_route("route.retry_policy")),
+        (|r| edit_action(r, |a| a.hedge_policy = Some(Default::default())), of_route("route.hedge_policy")),
         (|r| edit_action(r, |a| a.priority = 1), of_route("route.priority")),
         (
             |r| edit_action(r, |a| a.max_stream_duration = Some(Default::default())),
@@ -237,11 +236,7 @@ fn action_fields_that_shard_lacks() {
 fn cluster_fields_that_shard_lacks() {
     let at = |field: &str| format!("Cluster \"backend\": {field}");
     check(&[
-        (|r| r.clusters[0].health_checks = vec![Default::default()], at("health_checks")),
-        (|r| r.clusters[0].circuit_breakers = Some(cl::CircuitBreakers::default()), at("circuit_breakers")),
-        (|r| r.clusters[0].outlier_detection = Some(Default::default()), at("outlier_detection")),
         (|r| r.clusters[0].alt_stat_name = "x".into(), at("alt_stat_name")),
-        (|r| r.clusters[0].common_lb_config = Some(Default::default()), at("common_lb_config")),
         (|r| r.clusters[0].upstream_bind_config = Some(Default::default()), at("upstream_bind_config")),
         (|r| r.clusters[0].dns_lookup_family = 1, at("dns_lookup_family")),
         (
@@ -251,8 +246,11 @@ fn cluster_fields_that_shard_lacks() {
             at("typed_extension_protocol_options[\"x\"]"),
         ),
         (
-            |r| r.clusters[0].load_assignment.as_mut().expect("set").endpoints[0].priority = 1,
-            at("load_assignment.endpoints[0].priority"),
+            |r| {
+                r.clusters[0].load_assignment.as_mut().expect("set").endpoints[0].load_balancing_weight =
+                    number(1)
+            },
+            at("load_assignment.endpoints[0].load_balancing_weight"),
         ),
         (
             |r| {
@@ -305,7 +303,7 @@ fn either_value_of_what_shard_always_does_is_accepted() {
 fn each_bad_resource_is_named_and_no_good_one_is_blamed() {
     let mut resources = small();
     resources.clusters.push(cluster("broken"));
-    resources.clusters[1].lb_policy = 0;
+    resources.clusters[1].lb_policy = 6;
     resources.listeners.push(listener("second", 8081, &manager()));
     edit_manager(&mut resources.listeners[1], |m| m.via = "x".into());
     // A route to the broken cluster is fine: the cluster's own refusal is enough.

@@ -139,21 +139,11 @@ fn splits_are_refused_by_field() {
             vec![],
             "it must lie between 0 and 1000000",
         ),
-        (
-            weighted(vec![entry("backend", number(1))], None),
-            by_cookie("a"),
-            "hash_policy is not supported without",
-        ),
         (weighted(vec![entry("backend", number(1))], Some(true)), vec![], "must have exactly one entry"),
         (
             weighted(vec![entry("backend", number(1))], Some(true)),
             by_cookie("a b"),
             "hash_policy[0].cookie.name is \"a b\"",
-        ),
-        (
-            Some(ClusterSpecifier::Cluster("backend".into())),
-            by_cookie("a"),
-            "hash_policy is not supported without",
         ),
         (
             Some(ClusterSpecifier::Cluster("nowhere".into())),
