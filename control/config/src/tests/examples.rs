@@ -54,5 +54,5 @@ fn the_gateway_example_loads() {
     assert_eq!(resources.secrets.len(), 2, "a certificate that two listeners share is there once");
     let place = loaded.sources.get("route:orders/create").expect("a source");
     assert_eq!((place.file.as_str(), place.key.as_str()), ("services/orders/service.yaml", "routes[0]"));
-    assert_eq!(place.line, 15);
+    assert_eq!(place.line, 19);
 }
