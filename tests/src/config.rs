@@ -4,6 +4,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
+
 use crate::port::free_port;
 use crate::tls::Leaf;
 
@@ -130,6 +132,8 @@ pub struct Cluster {
     /// Interval of keep-alive PINGs and the time for an answer.
     pub h2_ping: Option<Duration>,
     pub tls: Option<ClusterTls>,
+    /// Keys of balancing and resilience as they are written.
+    pub rules: Map<String, Value>,
 }
 
 /// How a route matches the path.
@@ -184,6 +188,8 @@ pub struct Route {
     pub deny: Vec<String>,
     pub deprecation: Option<String>,
     pub sunset: Option<String>,
+    /// Keys of resilience as they are written.
+    pub rules: Map<String, Value>,
 }
 
 impl Config {
@@ -290,6 +296,13 @@ impl Cluster {
     pub fn new(name: &str, endpoints: &[SocketAddr]) -> Self {
         Self { name: name.to_owned(), endpoints: endpoints.to_vec(), ..Self::default() }
     }
+
+    /// With a key of balancing or resilience as it is written.
+    #[must_use]
+    pub fn rule(mut self, key: &str, value: Value) -> Self {
+        self.rules.insert(key.to_owned(), value);
+        self
+    }
 }
 
 impl Route {
@@ -315,6 +328,7 @@ impl Route {
             deny: Vec::new(),
             deprecation: None,
             sunset: None,
+            rules: Map::new(),
         }
     }
 
@@ -340,6 +354,13 @@ impl Route {
     #[must_use]
     pub fn host(mut self, host: &str) -> Self {
         self.hosts = vec![host.to_owned()];
+        self
+    }
+
+    /// With a key of resilience as it is written.
+    #[must_use]
+    pub fn rule(mut self, key: &str, value: Value) -> Self {
+        self.rules.insert(key.to_owned(), value);
         self
     }
 

@@ -24,7 +24,16 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("control-config", &["control-api", "l4-abi", "l4-steer"]),
     (
         "http-daemon",
-        &["core-runtime", "http-wire", "http-gateway", "http-proxy", "tls", "control-api", "control-config"],
+        &[
+            "core-runtime",
+            "http-wire",
+            "http-balance",
+            "http-gateway",
+            "http-proxy",
+            "tls",
+            "control-api",
+            "control-config",
+        ],
     ),
     ("l4-daemon", &["l4-abi", "l4-load", "l4-steer", "control-config"]),
     ("control-cli", &["control-api", "control-config", "http-proxy", "http-wire", "http-gateway"]),

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use http_proxy::record::Names;
-use http_proxy::snapshot::{DnsTarget, ListenerConfig, Snapshot, StatId, Steering, TicketSource};
+use http_proxy::snapshot::{
+    ClusterConfig, DnsTarget, ListenerConfig, Snapshot, StatId, Steering, TicketSource,
+};
 use serde_json::{Value, json};
 
-use crate::oplog;
+use crate::{health, oplog};
 
 /// A listener as the sockets see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub(crate) struct Description {
     pub(crate) titles: Titles,
     /// By cluster.
     pub(crate) dns: Vec<(String, Vec<DnsTarget>)>,
+    /// Clusters whose endpoints this process checks.
+    pub(crate) checks: Vec<health::Target>,
     pub(crate) dump: Value,
 }
 
@@ -56,9 +60,15 @@ impl Description {
                 clusters: snapshot.clusters.iter().map(|one| (one.stat.0, one.name.clone())).collect(),
             },
             dns: with_names.map(|cluster| (cluster.name.clone(), cluster.dns.clone())).collect(),
+            checks: snapshot.clusters.iter().filter_map(health_target).collect(),
             dump: dump(snapshot, digest),
         }
     }
+}
+
+fn health_target(cluster: &ClusterConfig) -> Option<health::Target> {
+    let peers = cluster.endpoints.iter().map(health::Peer::of).collect();
+    Some(health::Target { cluster: cluster.name.clone(), rules: cluster.check.clone()?, peers })
 }
 
 /// Only what the config names now: series of what has gone are not shown any more (C44).

@@ -27,6 +27,8 @@ pub(crate) enum Event {
     ConfigChanged,
     /// Addresses of DNS names wait to be passed on.
     Resolved,
+    /// Results of health checks wait to be passed on.
+    Checked,
     /// A successor wants what this process holds.
     Successor(SyncSender<Bequest>),
     SuccessorReady,

@@ -8,6 +8,7 @@ mod describe;
 mod dns;
 mod ended;
 mod events;
+mod health;
 mod listeners;
 mod log_writer;
 mod oplog;

@@ -9,12 +9,13 @@
 //! ends by itself leaves its sockets to another one, because the kernel goes on filling their queues.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use http_proxy::core::Command;
-use http_proxy::pool::Resolved;
+use http_proxy::pool::{Checked, Resolved};
 use http_proxy::snapshot::{DnsTarget, EndpointConfig, StatFamily, StatRegistry};
 use http_proxy::survey::Left;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
@@ -25,6 +26,7 @@ use crate::describe::{Description, Wanted};
 use crate::dns::{self, DnsSettings, Severity};
 use crate::ended::{Ended, StartError};
 use crate::events::Event;
+use crate::health::{self, Checker};
 use crate::listeners::{Opening, Plan, Sockets};
 use crate::log_writer::LogWriter;
 use crate::oplog;
@@ -48,6 +50,9 @@ const LOG_PATIENCE: Duration = Duration::from_secs(5);
 /// Endpoints that names resolved to and that no shard has heard of yet, by cluster: the newest counts.
 type Arrivals = Arc<Mutex<BTreeMap<String, Vec<EndpointConfig>>>>;
 
+/// Results of health checks that no shard has heard of yet, by cluster.
+type Findings = Arc<Mutex<BTreeMap<String, health::Known>>>;
+
 /// All that the main thread holds.
 pub(crate) struct Process {
     pub(crate) options: Options,
@@ -68,6 +73,9 @@ pub(crate) struct Process {
     admin: Option<Admin>,
     resolver: Resolver,
     arrivals: Arrivals,
+    /// Started with the first cluster that is checked.
+    checker: Option<Checker>,
+    findings: Findings,
     reload: Wish,
     last_reload: Option<Instant>,
     has_successor: bool,
@@ -113,6 +121,8 @@ impl Process {
             admin: None,
             resolver: Arc::default(),
             arrivals: Arc::default(),
+            checker: None,
+            findings: Arc::default(),
             reload: Wish::None,
             last_reload: None,
             has_successor: false,
@@ -153,7 +163,7 @@ impl Process {
     /// Shows a config on the admin listener, gives the log writer its sinks and the resolver its names, and lets the
     /// shards have the addresses of new names before the config that uses them.
     pub(crate) fn publish(&mut self, description: Description, digest: String) {
-        let Description { version, listeners, names, titles, dns, dump } = description;
+        let Description { version, listeners, names, titles, dns, checks, dump } = description;
         self.log.set_sinks(self.registry.sinks());
         {
             let mut state = admin::lock(&self.state);
@@ -167,6 +177,7 @@ impl Process {
         }
         self.listeners = listeners;
         self.digest = digest;
+        self.check(checks);
         self.resolve(dns);
         self.pass_on_addresses();
     }
@@ -232,7 +243,7 @@ impl Process {
             Event::Signal(_) => self.drain("told by a signal"),
             Event::ConfigChanged if self.reload == Wish::None => self.reload = Wish::IfChanged,
             // Seen by every turn of the loop.
-            Event::ConfigChanged | Event::Resolved | Event::ShardStarted(..) => {}
+            Event::ConfigChanged | Event::Resolved | Event::Checked | Event::ShardStarted(..) => {}
             Event::Successor(give) => {
                 // The other thread has given up when this fails.
                 match give.send(self.bequest()) {
@@ -255,6 +266,7 @@ impl Process {
     fn keep_house(&mut self) {
         self.shards.flush();
         self.pass_on_addresses();
+        self.pass_on_findings();
         if self.is_draining() {
             self.reload = Wish::None;
             return;
@@ -394,9 +406,43 @@ impl Process {
         Some(resolver.set_targets(targets).and_then(|()| resolver.known()))
     }
 
+    /// Sets the clusters to check; the checker is started with the first one.
+    fn check(&mut self, targets: Vec<health::Target>) {
+        if self.checker.is_none() && !targets.is_empty() {
+            let (findings, events) = (Arc::clone(&self.findings), self.events.clone());
+            let on_change = move |cluster: &str, known: health::Known| {
+                admin::lock(&findings).insert(cluster.to_owned(), known);
+                // A full queue means that the main thread is about to look anyway.
+                match events.try_send(Event::Checked) {
+                    Ok(()) | Err(_) => {}
+                }
+            };
+            let seed = RandomState::new().hash_one(std::process::id());
+            match Checker::start(seed, on_change) {
+                Ok(checker) => self.checker = Some(checker),
+                Err(error) => oplog::error(&format!("health checks cannot be started: {error}")),
+            }
+        }
+        if let Some(checker) = &self.checker {
+            checker.set_targets(targets);
+        }
+    }
+
+    fn pass_on_findings(&mut self) {
+        let findings = std::mem::take(&mut *admin::lock(&self.findings));
+        for (cluster, endpoints) in findings {
+            self.shards.tell_all(|| {
+                Command::Checked(Checked { cluster: cluster.clone(), endpoints: endpoints.clone() })
+            });
+        }
+    }
+
     fn pass_on_addresses(&mut self) {
         let arrivals = std::mem::take(&mut *admin::lock(&self.arrivals));
         for (cluster, endpoints) in arrivals {
+            if let Some(checker) = &self.checker {
+                checker.found(&cluster, endpoints.iter().map(health::Peer::of).collect());
+            }
             self.shards.tell_all(|| {
                 Command::Resolved(Resolved { cluster: cluster.clone(), endpoints: endpoints.clone() })
             });

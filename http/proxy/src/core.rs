@@ -34,6 +34,8 @@ pub enum Command {
     Apply(Box<Snapshot>, TableSizes),
     /// Addresses of a DNS name of a cluster, by cluster and target name.
     Resolved(crate::pool::Resolved),
+    /// What health checks say of a cluster's endpoints.
+    Checked(crate::pool::Checked),
     /// One more listening socket for a listener.
     Listen { listener: StatId, socket: ListeningSocket },
     /// Stop accepting for a listener. Connections that wait in the kernel's queue are taken first, under the

@@ -45,6 +45,7 @@ pub async fn run(
                 core.apply(snapshot);
             }
             Some(Command::Resolved(resolved)) => core.clusters.resolved(resolved),
+            Some(Command::Checked(checked)) => core.clusters.checked(checked),
             Some(Command::Adopt { listener, accepted }) => {
                 conn::adopt(&core, listener, accepted, Duration::ZERO)
             }

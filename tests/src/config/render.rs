@@ -222,6 +222,7 @@ fn cluster(cluster: &Cluster, files: &mut Vec<(String, String)>) -> Value {
         .put("connect_timeout", time(cluster.connect_timeout))
         .put("tls", tls)
         .nest("pool", &mut pool(cluster));
+    set.0.extend(cluster.rules.clone());
     set.value()
 }
 
@@ -265,6 +266,7 @@ fn route(route: &Route) -> Value {
         .put("access", some(&route.deny).map(|deny| json!({ "deny": deny })))
         .put("deprecation", route.deprecation.clone())
         .put("sunset", route.sunset.clone());
+    set.0.extend(route.rules.clone());
     set.value()
 }
 

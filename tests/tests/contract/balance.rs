@@ -150,12 +150,17 @@ fn every_key_of_a_route_changes_it() {
 
 #[test]
 fn what_is_not_served_yet_is_refused_in_so_many_words() {
-    for check in ["/healthz", "{ grpc: \"\" }", "{ tcp: true }"] {
+    for (check, is_served) in [("/healthz", true), ("{ tcp: true }", true), ("{ grpc: \"\" }", false)] {
         let dir = config(&format!(", health_check: {check}"), "");
         let loaded = control_config::load(dir.path()).expect("the loader takes it");
-        let nacks = compile_for(&loaded.resources, &Host::default(), &mut StatRegistry::default());
-        let nacks = nacks.expect_err("the proxy does not");
-        let line = nacks[0].to_string();
-        assert!(line.contains("Cluster \"shop/main\": health_checks is not served yet"), "{line}");
+        match compile_for(&loaded.resources, &Host::default(), &mut StatRegistry::default()) {
+            Ok(snapshot) => assert!(is_served && snapshot.clusters[0].check.is_some(), "{check}"),
+            Err(nacks) => {
+                let line = nacks[0].to_string();
+                assert!(!is_served, "{line}");
+                let words = "Cluster \"shop/main\": health_checks[0].grpc_health_check is not served yet";
+                assert!(line.contains(words), "{line}");
+            }
+        }
     }
 }

@@ -106,7 +106,7 @@ fn left_out(configs: &[(String, String)]) -> Vec<String> {
     wanted.difference(&found).filter(|key| !is_unserved(key)).cloned().collect()
 }
 
-/// Keys that configs may hold and that the proxy refuses so far; `balance.rs` shows the refusal.
+/// Keys of checks, not all of which the proxy serves so far; `balance.rs` shows which are refused.
 fn is_unserved(key: &str) -> bool {
     key.starts_with("health_check.") || key.ends_with(".health_check")
 }

@@ -10,6 +10,7 @@
 //! happens to endpoints is told to [`News`] at once, so that a slot that is used again is never taken for the old one.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,10 +18,10 @@ use core_runtime::clock;
 use http_balance::admission::{Admission, Applicant, Finished, Refusal, Ticket};
 use http_balance::breaker::BreakerState;
 use http_balance::cluster::EndpointView;
-use http_balance::endpoint::{Availability, ConnectionAdvice};
+use http_balance::endpoint::{Availability, ConnectionAdvice, Health};
 use http_balance::retry::{self, Again, Attempted, NoRetry, RetryRules};
 use http_balance::shed::LoadSign;
-use http_balance::{ClusterPlan, ClusterState, Event, NoEndpoint, Outcome, Pick, Slot, mix};
+use http_balance::{ClusterPlan, ClusterState, EndpointId, Event, NoEndpoint, Outcome, Pick, Slot, mix};
 
 use super::Endpoint;
 use super::news::News;
@@ -179,6 +180,20 @@ impl Cluster {
 
     pub(crate) fn settings(&self) -> Rc<Settings> {
         Rc::clone(&self.settings.borrow())
+    }
+
+    /// Takes in what health checks say; where a cluster is checked, that counts more than what its config brings.
+    pub(super) fn set_health(&self, healths: impl Iterator<Item = (SocketAddr, Health)>) {
+        let settings = self.settings();
+        let now = clock::now();
+        self.with_state(&settings, |state, events| {
+            for (address, health) in healths {
+                let id = EndpointId::of(address.to_string().as_bytes());
+                let Some(slot) = state.slot_of(id) else { continue };
+                state.set_health(slot, health, now);
+            }
+            state.refresh(settings.plan(), now, events);
+        });
     }
 
     /// Lets a request in.

@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use http_balance::endpoint::Health;
 use http_balance::{EndpointId, mix};
 use rustc_hash::FxHashMap;
 
@@ -35,11 +36,19 @@ pub struct Resolved {
     pub endpoints: Vec<EndpointConfig>,
 }
 
+/// What health checks say of the endpoints of a cluster; those that are not named are not checked.
+#[derive(Debug)]
+pub struct Checked {
+    pub cluster: String,
+    pub endpoints: Vec<(SocketAddr, Health)>,
+}
+
 /// All clusters of this core, by name.
 #[derive(Debug)]
 pub(crate) struct Clusters {
     by_name: RefCell<FxHashMap<String, Rc<Cluster>>>,
     resolved: RefCell<FxHashMap<String, Vec<EndpointConfig>>>,
+    checked: RefCell<FxHashMap<String, FxHashMap<SocketAddr, Health>>>,
     pub(crate) news: Rc<News>,
     seed: u64,
 }
@@ -57,7 +66,13 @@ pub(crate) struct Endpoint {
 impl Clusters {
     /// Each core has its own `seed`, or all cores go through the endpoints in the same order.
     pub(crate) fn new(seed: u64) -> Self {
-        Self { by_name: RefCell::default(), resolved: RefCell::default(), news: Rc::default(), seed }
+        Self {
+            by_name: RefCell::default(),
+            resolved: RefCell::default(),
+            checked: RefCell::default(),
+            news: Rc::default(),
+            seed,
+        }
     }
 
     /// The running form of a cluster of a snapshot, at least as new as that.
@@ -82,12 +97,34 @@ impl Clusters {
         let settings = Settings::new(Rc::clone(snapshot), index, found);
         if let Some(cluster) = before {
             cluster.change(settings, found);
+            self.tell_health(&cluster, &config.name);
             return cluster;
         }
         let EndpointId(name) = EndpointId::of(config.name.as_bytes());
         let cluster = Cluster::new(settings, found, Rc::clone(&self.news), mix(self.seed, name));
+        self.tell_health(&cluster, &config.name);
         self.by_name.borrow_mut().insert(config.name.clone(), Rc::clone(&cluster));
         cluster
+    }
+
+    /// Takes over what health checks say.
+    pub(crate) fn checked(&self, checked: Checked) {
+        let Checked { cluster: name, endpoints } = checked;
+        let cluster = self.by_name.borrow().get(&name).cloned();
+        let before = self.checked.borrow_mut().insert(name.clone(), endpoints.into_iter().collect());
+        let Some(cluster) = cluster else { return };
+        let checked = self.checked.borrow();
+        let Some(now) = checked.get(&name) else { return };
+        let gone = before.iter().flatten().filter(|(address, _)| !now.contains_key(*address));
+        let gone = gone.map(|(address, _)| (*address, Health::Unchecked));
+        cluster.set_health(gone.chain(now.iter().map(|(address, health)| (*address, *health))));
+    }
+
+    /// Endpoints that are new to a cluster may have been checked already.
+    fn tell_health(&self, cluster: &Cluster, name: &str) {
+        if let Some(checked) = self.checked.borrow().get(name) {
+            cluster.set_health(checked.iter().map(|(address, health)| (*address, *health)));
+        }
     }
 
     /// Takes over what a name stands for.
@@ -105,6 +142,7 @@ impl Clusters {
         let named: rustc_hash::FxHashSet<&str> = snapshot.clusters.iter().map(|c| c.name.as_str()).collect();
         self.by_name.borrow_mut().retain(|name, _| named.contains(name.as_str()));
         self.resolved.borrow_mut().retain(|name, _| named.contains(name.as_str()));
+        self.checked.borrow_mut().retain(|name, _| named.contains(name.as_str()));
         let stats: rustc_hash::FxHashSet<StatId> = snapshot.clusters.iter().map(|c| c.stat).collect();
         self.news.forget(|cluster| stats.contains(&cluster));
     }

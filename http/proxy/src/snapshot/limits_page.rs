@@ -7,6 +7,7 @@ use std::time::Duration;
 use control_api::defaults::{Bound, Range, cluster, h2, listener, route};
 
 use super::{LOG_SINKS_MAX, StatFamily};
+use crate::pool::LINES_MAX;
 use crate::reason::Reason;
 
 const HEAD: &str = "# Limits
@@ -334,6 +335,12 @@ fn process_rows() -> Vec<Row> {
         fixed("Cluster series", StatFamily::Cluster.series_max(), shared, None),
         fixed("Endpoint series", StatFamily::Endpoint.series_max(), shared, None),
         fixed("Access log targets in the life of a process", LOG_SINKS_MAX, "The config is refused.", None),
+        fixed(
+            "Log lines about clusters of one core in half a second",
+            LINES_MAX,
+            "Further ones are counted in one line.",
+            None,
+        ),
         fixed(
             "Bytes of a resource's or route's name",
             control_api::defaults::NAME_BYTES_MAX,

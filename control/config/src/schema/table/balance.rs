@@ -38,7 +38,7 @@ pub(super) const CLUSTER_RULES: &[Field] = &[
         "health_check",
         Kind::Either(&Kind::Text(&PATH), &Kind::Object(&HEALTH_CHECK)),
         NONE,
-        "Asks every endpoint whether it is well. A path is short for `http`. Not served yet: the proxy refuses it."
+        "Asks every endpoint whether it is well. A path is short for `http`. Served without TLS: `tcp`, and `http` over HTTP/1.1."
     ),
     field!(
         "in_flight_max",

@@ -10,6 +10,7 @@ use http_balance::check::{CheckKind, CheckRules};
 
 use super::fault::{Checked, Fault, Within, nothing_else};
 use super::value;
+use crate::snapshot::model::UpstreamProtocol;
 
 /// The one check of a cluster, or none.
 pub(super) fn rules(checks: Vec<HealthCheck>) -> Checked<Option<CheckRules>> {
@@ -18,6 +19,24 @@ pub(super) fn rules(checks: Vec<HealthCheck>) -> Checked<Option<CheckRules>> {
     }
     let first = checks.into_iter().next();
     first.map(|check| rule(check).within_item("health_checks", 0)).transpose()
+}
+
+/// Refuses checks that this process cannot make: its checker speaks TCP and HTTP/1.1, without TLS.
+pub(super) fn is_served(check: &CheckRules, protocol: UpstreamProtocol, has_tls: bool) -> Checked<()> {
+    let refused = |field: &str, way_out: &str| {
+        Err(Fault::new(field, format!("is not served {way_out}: use tcp_health_check")))
+    };
+    match &check.kind {
+        CheckKind::Grpc { .. } => refused("grpc_health_check", "yet"),
+        CheckKind::Http { .. } if has_tls => refused("http_health_check", "over TLS yet"),
+        CheckKind::Http { .. } if protocol == UpstreamProtocol::Http2 => {
+            refused("http_health_check", "over HTTP/2 yet")
+        }
+        CheckKind::Tcp { send, .. } if has_tls && !send.is_empty() => {
+            Err(Fault::new("tcp_health_check.send", "is not served over TLS yet: leave it out"))
+        }
+        CheckKind::Http { .. } | CheckKind::Tcp { .. } => Ok(()),
+    }
 }
 
 fn rule(mut check: HealthCheck) -> Checked<CheckRules> {

@@ -43,9 +43,6 @@ pub(super) fn cluster(
     let options: v1::ClusterOptions = shard_options(message.metadata.take())?;
     let rules = balance::rules(&mut message, &options, cores)?;
     let check = check::rules(std::mem::take(&mut message.health_checks))?;
-    if check.is_some() {
-        return Err(Fault::new("health_checks", "is not served yet: leave it out"));
-    }
     let mut dns = dns_options(&mut message, &options)?;
     let resolution = resolution(&mut message)?;
     let local = message.load_assignment.take();
@@ -83,6 +80,9 @@ pub(super) fn cluster(
         None => (None, ServerName::default()),
     };
     nothing_else(&message)?;
+    if let Some(check) = &check {
+        check::is_served(check, protocol, tls.is_some()).within_item("health_checks", 0)?;
+    }
     let stat = stats.id(StatFamily::Cluster, &name);
     let plan = plan(rules, &endpoints, &dns)?;
     Ok(ClusterConfig {

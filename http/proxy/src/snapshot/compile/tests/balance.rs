@@ -36,7 +36,7 @@ use http_balance::slow_start::SlowStart;
 
 use super::super::{check, compile_for};
 use super::{compiled, edit_action, edit_route, endpoint, number, refusal, seconds, small, switch};
-use crate::snapshot::model::{Action, HashKey, IdempotencyKey};
+use crate::snapshot::model::{Action, HashKey, IdempotencyKey, UpstreamProtocol};
 use crate::snapshot::{Host, StatRegistry};
 
 fn with(edit: impl FnOnce(&mut Cluster)) -> Resources {
@@ -563,12 +563,22 @@ fn endpoints_have_a_priority_a_standing_and_health() {
 }
 
 #[test]
-fn health_checks_wait() {
-    let http = HttpHealthCheck { path: "/".to_owned(), ..Default::default() };
-    let made =
-        HealthCheck { health_checker: Some(HealthChecker::HttpHealthCheck(http)), ..Default::default() };
-    let refusal = refusal(&with(|c| c.health_checks = vec![made]));
-    assert!(refusal.contains("health_checks is not served yet"), "{refusal}");
+fn checks_that_cannot_be_made_are_refused() {
+    let rules = |kind| CheckRules::new(kind);
+    let http = || rules(CheckKind::Http { path: "/".to_owned(), host: None, statuses: vec![200..=200] });
+    let tcp = |send: &[u8]| rules(CheckKind::Tcp { send: send.to_vec(), expect: Vec::new() });
+    let (h1, h2) = (UpstreamProtocol::Http1, UpstreamProtocol::Http2);
+    for (check, protocol, has_tls) in
+        [(http(), h1, false), (tcp(b""), h1, true), (tcp(b""), h2, true), (tcp(b"PING"), h2, false)]
+    {
+        assert_eq!(check::is_served(&check, protocol, has_tls), Ok(()));
+    }
+    let grpc = rules(CheckKind::Grpc { service: String::new() });
+    for (check, protocol, has_tls) in
+        [(grpc, h2, false), (http(), h1, true), (http(), h2, false), (tcp(b"PING"), h1, true)]
+    {
+        assert!(check::is_served(&check, protocol, has_tls).is_err(), "{check:?} {protocol:?} {has_tls}");
+    }
 }
 
 #[test]
