@@ -372,14 +372,20 @@ fn page() -> String {
     out
 }
 
+/// The section that follows on the page and whose limits this crate does not know; it stays as it is.
+const L4_SECTION: &str = "\n## The L4 tier\n";
+
 #[test]
 fn the_page_in_docs_is_this_one() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/limits.md");
-    if std::env::var_os("SHARD_REGENERATE_DOCS").is_some() {
-        std::fs::write(&path, page()).expect("docs/ is writable");
-    }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == page(), "docs/limits.md is stale: run this test with SHARD_REGENERATE_DOCS=1");
+    let l4 = found.find(L4_SECTION).and_then(|at| found.get(at..)).unwrap_or("");
+    let wanted = format!("{}{l4}", page());
+    if std::env::var_os("SHARD_REGENERATE_DOCS").is_some() {
+        std::fs::write(&path, &wanted).expect("docs/ is writable");
+        return;
+    }
+    assert!(found == wanted, "docs/limits.md is stale: run this test with SHARD_REGENERATE_DOCS=1");
 }
 
 #[test]
