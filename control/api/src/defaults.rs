@@ -181,7 +181,7 @@ pub mod balance {
     /// Unset: what the deadline leaves.
     pub const PER_TRY_TIMEOUT: Range<Duration> = Range { min: ms(1), max: s(30) };
     pub const RETRY_BUDGET_PERCENT: Bound<u32> = bound(0, 10, 100);
-    pub const RETRY_FLOOR_PER_SECOND: Bound<u32> = bound(0, 1, 1_000);
+    pub const RETRY_FLOOR_PER_SECOND: Bound<u32> = bound(0, 10, 1_000);
 
     /// Requests in flight from the whole process. Unset: no cap.
     pub const IN_FLIGHT: Range<u32> = Range { min: 1, max: 10_000_000 };

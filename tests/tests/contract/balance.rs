@@ -80,7 +80,7 @@ fn every_key_of_a_cluster_changes_its_rules() {
         "adaptive: false",
         "breaker: false",
         "shed: false",
-        "retry_budget: { percent: 10, floor_per_second: 1 }",
+        "retry_budget: { percent: 10, floor_per_second: 10 }",
     ] {
         let same = format!("{:?}", cluster(&format!(", {keys}")).plan.rules);
         assert_eq!(same, plain, "{keys} is the documented default");
