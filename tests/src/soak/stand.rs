@@ -7,6 +7,7 @@ use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use super::Plan;
 use super::watch::Life;
@@ -18,6 +19,8 @@ use crate::tls::Leaf;
 use crate::tool::Process;
 use crate::wait::{PATIENCE, pause};
 
+/// Pipes that a shard keeps (docs/decisions/0006).
+const PIPES_OF_SHARD_MAX: usize = 64;
 /// Longer than any request of the traffic.
 const DRAIN: Duration = Duration::from_secs(20);
 
@@ -35,6 +38,7 @@ pub(super) struct Stand {
     plan: Plan,
     faults: Vec<String>,
     base_descriptors: usize,
+    base_pipes: usize,
 }
 
 /// What all configs of the run have in common.
@@ -55,8 +59,15 @@ impl Makings {
         let mut backends = self.backends.clone();
         let turn = usize::try_from(revision % 3).unwrap_or(0);
         backends.rotate_left(turn);
-        let one = Cluster::new("one", &backends);
-        let two = Cluster { protocol: Protocol::Http2, ..Cluster::new("two", &backends) };
+        // One of three backends is dead or stopped most of the time: more than the default budget of retries is for, and the
+        // default ejection would keep one out that is back long since.
+        let cluster = |name| {
+            Cluster::new(name, &backends)
+                .rule("retry_budget", json!({ "percent": 100, "floor_per_second": 1000 }))
+                .rule("outlier", json!({ "ejection": "1s", "ejection_max": "1s", "ejected_percent_max": 50 }))
+        };
+        let one = cluster("one");
+        let two = Cluster { protocol: Protocol::Http2, ..cluster("two") };
         let two = Cluster {
             h2_connections_max: Some(if revision.is_multiple_of(2) { 2 } else { 4 }),
             h2_streams_max: Some(100),
@@ -119,6 +130,7 @@ impl Stand {
             plan: *plan,
             faults: Vec::new(),
             base_descriptors: crate::procfs::usage(pid).map_or(0, |usage| usage.descriptors),
+            base_pipes: crate::procfs::pipe_ends(pid),
         }
     }
 
@@ -216,15 +228,22 @@ impl Stand {
         (self.lives, self.revision, self.faults, self.makings.log)
     }
 
-    /// Whether the last process holds no more than the first one did before its first client, and its pools.
+    /// Whether the last process holds no more than the first one did before its first client, and its pools: of
+    /// connections, and of pipes (docs/decisions/0006), which are bounded by themselves.
     fn descriptors_left(&mut self) -> Result<(), String> {
         let pooled = self.proxy.metrics().sum("shard_core_upstream_connections", &[]);
-        let held = crate::procfs::usage(self.proxy.process().pid()).map_or(0, |usage| usage.descriptors);
-        let surplus = u32::try_from(held.saturating_sub(self.base_descriptors)).map_or(f64::MAX, f64::from);
+        let pid = self.proxy.process().pid();
+        let pipes = crate::procfs::pipe_ends(pid);
+        let pipes_max = 2 * PIPES_OF_SHARD_MAX * self.makings.shards + self.base_pipes;
+        if pipes > pipes_max {
+            return Err(format!("{pipes} ends of pipes, at most {pipes_max} are pooled"));
+        }
+        let held = crate::procfs::usage(pid).map_or(0, |usage| usage.descriptors) - pipes;
+        let base = self.base_descriptors - self.base_pipes;
+        let surplus = u32::try_from(held.saturating_sub(base)).map_or(f64::MAX, f64::from);
         if surplus <= pooled + SPARE {
             return Ok(());
         }
-        let base = self.base_descriptors;
         Err(format!("{held} descriptors held with {pooled} pooled connections, {base} at the start"))
     }
 
