@@ -56,7 +56,7 @@ fn explain_follows_requests_through_the_gateway_example() {
                 "timeout     10s",
                 "admits      at most 500 in flight; breaker over 50 % of at least 100 in 10s, open 10s; sheds from a strain of 750, 800, 860, 940",
                 "balance     ring of 256 points an endpoint, at most 125 % of a fair share, slow start from 10 %, panic below 50 %",
-                "retries     1 retry; 10 % of the requests, at least 1 a second and core",
+                "retries     1 retry; 10 % of the requests, at least 10 a second and core",
                 "hash by     the field x-tenant",
                 "attempts    1 retry, 4s an attempt",
                 "attempts    a POST with Idempotency-Key may be repeated",
