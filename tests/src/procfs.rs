@@ -32,14 +32,6 @@ pub fn usage(pid: u32) -> Option<Usage> {
     })
 }
 
-/// Ends of pipes among the descriptors of a process.
-#[must_use]
-pub fn pipe_ends(pid: u32) -> usize {
-    let links = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
-    targets.filter(|target| target.to_string_lossy().starts_with("pipe:")).count()
-}
-
 /// Whether a process has a handler for a signal: until it has, most signals end it.
 #[must_use]
 pub fn minds(pid: u32, signal: i32) -> bool {

@@ -5,5 +5,5 @@ mod pipe;
 mod stream;
 
 pub use listener::{Accepted, BindOptions, Listener, ListeningSocket};
-pub use pipe::{PIPE_BYTES, PIPES_MAX, Pipe};
+pub use pipe::{PIPE_BYTES, PIPES_MAX, Pipe, pipes};
 pub use stream::{ConnectError, TcpStream};

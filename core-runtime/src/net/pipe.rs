@@ -34,6 +34,11 @@ pub struct Pipe {
     filled: usize,
 }
 
+/// Pipes of this core, in use and free.
+pub fn pipes() -> usize {
+    LIVE.get()
+}
+
 impl Pipe {
     /// An empty pipe, or `None` when this core has as many as it may, or the process no descriptors.
     pub fn try_take() -> Option<Self> {

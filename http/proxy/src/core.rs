@@ -321,6 +321,7 @@ impl Core {
         stats.gauges.upstream_connections = wide(open);
         stats.gauges.upstream_connections_idle = wide(idle);
         stats.gauges.buffers_in_use = wide(core_runtime::buf::usage().0);
+        stats.gauges.pipes = wide(core_runtime::net::pipes());
         stats.gauges.clients = wide(limiter.clients());
         stats.gauges.snapshots = wide(self.generations.count());
         stats.counters.log_rows_written = written;

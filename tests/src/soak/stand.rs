@@ -19,8 +19,6 @@ use crate::tls::Leaf;
 use crate::tool::Process;
 use crate::wait::{PATIENCE, pause};
 
-/// Pipes that a shard keeps (docs/decisions/0006).
-const PIPES_OF_SHARD_MAX: usize = 64;
 /// Longer than any request of the traffic.
 const DRAIN: Duration = Duration::from_secs(20);
 
@@ -38,7 +36,6 @@ pub(super) struct Stand {
     plan: Plan,
     faults: Vec<String>,
     base_descriptors: usize,
-    base_pipes: usize,
 }
 
 /// What all configs of the run have in common.
@@ -130,7 +127,6 @@ impl Stand {
             plan: *plan,
             faults: Vec::new(),
             base_descriptors: crate::procfs::usage(pid).map_or(0, |usage| usage.descriptors),
-            base_pipes: crate::procfs::pipe_ends(pid),
         }
     }
 
@@ -228,23 +224,21 @@ impl Stand {
         (self.lives, self.revision, self.faults, self.makings.log)
     }
 
-    /// Whether the last process holds no more than the first one did before its first client, and its pools: of
-    /// connections, and of pipes (docs/decisions/0006), which are bounded by themselves.
+    /// Whether the last process holds no more than the first one did before its first client, and its pools of
+    /// connections and pipes.
     fn descriptors_left(&mut self) -> Result<(), String> {
-        let pooled = self.proxy.metrics().sum("shard_core_upstream_connections", &[]);
-        let pid = self.proxy.process().pid();
-        let pipes = crate::procfs::pipe_ends(pid);
-        let pipes_max = 2 * PIPES_OF_SHARD_MAX * self.makings.shards + self.base_pipes;
-        if pipes > pipes_max {
-            return Err(format!("{pipes} ends of pipes, at most {pipes_max} are pooled"));
-        }
-        let held = crate::procfs::usage(pid).map_or(0, |usage| usage.descriptors) - pipes;
-        let base = self.base_descriptors - self.base_pipes;
+        let metrics = self.proxy.metrics();
+        let pooled = metrics.sum("shard_core_upstream_connections", &[]);
+        let pipes = metrics.sum("shard_core_pipes", &[]);
+        let held = crate::procfs::usage(self.proxy.process().pid()).map_or(0, |usage| usage.descriptors);
+        let base = self.base_descriptors;
         let surplus = u32::try_from(held.saturating_sub(base)).map_or(f64::MAX, f64::from);
-        if surplus <= pooled + SPARE {
+        if surplus <= pooled + 2.0 * pipes + SPARE {
             return Ok(());
         }
-        Err(format!("{held} descriptors held with {pooled} pooled connections, {base} at the start"))
+        Err(format!(
+            "{held} descriptors held with {pooled} pooled connections and {pipes} pipes, {base} at the start"
+        ))
     }
 
     /// The last process, when its clients have gone: it holds what it held before the first one came.

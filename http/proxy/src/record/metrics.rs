@@ -139,6 +139,11 @@ pub(crate) const CORE: &[Metric<CoreStats>] = &[
         "Buffers taken from the core's pool.",
     ),
     metric(
+        "shard_core_pipes",
+        Value::Gauge(|s| s.gauges.pipes),
+        "Pipes for long bodies, in use and free; two descriptors each, at most 64 pipes.",
+    ),
+    metric(
         "shard_core_clients",
         Value::Gauge(|s| s.gauges.clients),
         "Clients in the table of the client limiter.",

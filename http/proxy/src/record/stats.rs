@@ -43,6 +43,8 @@ pub struct CoreGauges {
     pub upstream_connections: u64,
     pub upstream_connections_idle: u64,
     pub buffers_in_use: u64,
+    /// For long bodies; two descriptors each.
+    pub pipes: u64,
     /// Entries of the client limiter.
     pub clients: u64,
     /// Running config generations: more than one while old connections drain.
