@@ -276,3 +276,34 @@ fn nobody_reads_standard_output() {
     assert!(status.success(), "{status}: {}", errors());
     assert!(origin.connections_open() <= 1);
 }
+
+#[test]
+fn what_the_end_of_the_process_cuts_has_a_line() {
+    let dir = tests::dir::TempDir::new("log");
+    let path = dir.path().join("access.log");
+    let origin = Origin::scripted(|connection| {
+        if connection.request().is_some() {
+            connection.wait_close();
+        }
+    });
+    let mut config = Config::to(origin.address())
+        .route(|route| route.streaming = true)
+        .listener(|listener| listener.access_log = Some(path.display().to_string()));
+    config.drain = std::time::Duration::from_secs(1);
+    let mut proxy = Proxy::start(config);
+    let mut client = proxy.connect();
+    client.send("GET /h1 HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    let mut h2 = tests::h2raw::H2Conn::client(proxy.connect().into_stream(), &[]);
+    h2.send(&tests::h2raw::Frame::headers(1, true, &tests::h2raw::request_fields("GET", "a.example", "/h2")));
+    let _seen = origin.wait_request(2);
+    proxy.process().signal(rustix::process::Signal::TERM);
+    proxy.process().wait(PATIENCE);
+    let text = std::fs::read_to_string(&path).expect("the log is there");
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| not_json(line, &error)))
+        .collect();
+    let mut cut: Vec<_> = lines.iter().map(|line| (line["path"].as_str(), line["reason"].as_str())).collect();
+    cut.sort_unstable();
+    assert_eq!(cut, [(Some("/h1"), Some("draining")), (Some("/h2"), Some("draining"))], "{text}");
+}

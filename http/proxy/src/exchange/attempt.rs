@@ -55,6 +55,9 @@ struct Plan<'a> {
     forward: &'a Forward,
 }
 
+/// Interim responses to one request. RFC 9110 §15.2 has no bound; a 102 every ten seconds is a quarter of an hour.
+pub(crate) const INTERIM_RESPONSES_MAX: u32 = 100;
+
 /// With a 503: the backend has not acted on the request.
 const NOT_PROCESSED: &[u8] = b"x-shard-not-processed";
 
@@ -460,7 +463,12 @@ impl Exchange<'_> {
         (lease, route): (&Lease, &Route),
     ) -> Result<(Next, ResponseInfo), Stop> {
         let head_at = clock::now();
+        let mut interim_responses = 0;
         while self.request.response.is_interim() && self.request.response.status != 101 {
+            interim_responses += 1;
+            if interim_responses > INTERIM_RESPONSES_MAX {
+                return Err(self.give_up(Reason::UpstreamBadInterim));
+            }
             self.pass_interim().await?;
             (info, upload) = self.next_head(upstream, upload, idle, route).await?;
         }

@@ -23,6 +23,8 @@ use http_wire::h1::{Persistence, ResponseFraming};
 use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Version};
 use http_wire::number::hex_digits;
 
+#[cfg(test)]
+pub(crate) use self::attempt::INTERIM_RESPONSES_MAX;
 pub(crate) use self::place::{Done, Place, Work, run_in_place};
 use crate::conn::ConnInfo;
 use crate::core::{Core, LiveSnapshot};
@@ -129,6 +131,7 @@ pub(crate) struct Exchange<'a> {
     target: Option<(Rc<Settings>, SocketAddr)>,
     /// What the client asked for, where a rewrite has changed the head.
     asked: Option<Box<Asked>>,
+    is_recorded: bool,
 }
 
 /// The part of a request head that a route may rewrite.
@@ -214,6 +217,7 @@ impl<'a> Exchange<'a> {
             upload: None,
             target: None,
             asked: None,
+            is_recorded: false,
         }
     }
 
@@ -429,6 +433,7 @@ impl<'a> Exchange<'a> {
 
     /// Stop 12: counters, stages, log line.
     fn record(&mut self, listener: Option<&ListenerConfig>) {
+        self.is_recorded = true;
         let now = clock::now();
         self.outcome
             .stages
@@ -437,6 +442,17 @@ impl<'a> Exchange<'a> {
         self.core.stats.borrow_mut().record(&self.outcome);
         if let Some(listener) = listener {
             self.log(listener);
+        }
+    }
+}
+
+impl Drop for Exchange<'_> {
+    /// An exchange that goes with its core, when the time to drain is over, or with a panic, is recorded all the same.
+    fn drop(&mut self) {
+        if !self.is_recorded {
+            self.outcome.reason = if std::thread::panicking() { Reason::Internal } else { Reason::Draining };
+            let snapshot = self.core.snapshot_of(self.conn.listener);
+            self.record(snapshot.listener(self.conn.listener));
         }
     }
 }

@@ -323,6 +323,12 @@ fn cluster_rows() -> Vec<Row> {
             Some(R::NoEndpoint),
         ),
         bound("`load_balancing_weight`", &cluster::ENDPOINT_WEIGHT, "The config is refused.", None),
+        fixed(
+            "Interim (1xx) responses to one request",
+            crate::exchange::INTERIM_RESPONSES_MAX,
+            "502 and the endpoint's connection closes.",
+            Some(R::UpstreamBadInterim),
+        ),
         fixed("Endpoints of a cluster", cluster::ENDPOINTS_MAX, "The config is refused.", None),
     ]
 }
