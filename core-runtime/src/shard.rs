@@ -301,6 +301,23 @@ mod tests {
     }
 
     #[test]
+    fn free_bytes_are_spent_by_all_and_come_back_with_the_next_turn() {
+        run(DriverChoice::Auto, &Epoch::start(), |_kind| async {
+            use crate::sync::{free_bytes, spend_free_bytes};
+            crate::next_turn().await;
+            let whole = free_bytes();
+            spend_free_bytes(whole / 2);
+            yield_now().await;
+            assert_eq!(free_bytes(), whole - whole / 2, "still the same turn");
+            spend_free_bytes(usize::MAX);
+            assert_eq!(free_bytes(), 0);
+            crate::next_turn().await;
+            assert_eq!(free_bytes(), whole);
+        })
+        .expect("the loop ran");
+    }
+
+    #[test]
     fn a_panic_ends_its_task_and_is_counted() {
         run(DriverChoice::Auto, &Epoch::start(), |_kind| async {
             let before = exec::panics();

@@ -134,10 +134,28 @@ impl TurnGate {
 }
 
 /// Passes through the gate for bulk work in a turn; one is some 100 KiB copied in and out, 50 µs.
-const BULK_PER_TURN: usize = 8;
+const BULK_PER_TURN: usize = 4;
+/// Bytes that a turn moves before everybody with more has to stand in line.
+const FREE_BYTES_PER_TURN: usize = 512 * 1024;
 
 thread_local! {
     static BULK: TurnGate = TurnGate::new(BULK_PER_TURN);
+    /// The turn, and what is left of its free bytes.
+    static FREE_BYTES: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// What may still be moved in this turn without passing the gate, in bytes.
+pub fn free_bytes() -> usize {
+    let turn = exec::turn();
+    match FREE_BYTES.get() {
+        (of, left) if of == turn => left,
+        _ => FREE_BYTES_PER_TURN,
+    }
+}
+
+/// Takes note of bytes that were moved.
+pub fn spend_free_bytes(bytes: usize) {
+    FREE_BYTES.set((exec::turn(), free_bytes().saturating_sub(bytes)));
 }
 
 /// [`TurnGate::poll_enter`] of the shard's gate for whatever moves many bytes.

@@ -144,11 +144,12 @@ pub fn median(values: impl IntoIterator<Item = Duration>) -> Duration {
     values.get(values.len() / 2).copied().unwrap_or_default()
 }
 
-/// Lets other threads of the machine run first, by `steps` of priority: an attacker on the same machine must not win by
-/// the scheduler.
-pub fn give_way(steps: i32) {
+/// Gives the calling thread, and all that it starts from now on, a nice value of its own: an attacker on the same machine
+/// must not win by the scheduler, and what is measured must not be a wait for a processor. Not a real-time class: who is
+/// kept busy in one is stopped for 50 ms in each second.
+pub fn set_nice(nice: i32) {
     let own = rustix::thread::gettid();
-    if let Err(error) = rustix::process::setpriority_process(Some(own), steps) {
-        crate::note(&format!("priority stays: {error}"));
+    if let Err(error) = rustix::process::setpriority_process(Some(own), nice) {
+        crate::note(&format!("priority stays, figures are rougher: {error}"));
     }
 }

@@ -178,8 +178,9 @@ pub(crate) struct Relay<'a> {
     upload_error: Option<SideError>,
 }
 
-/// Bytes that one pump moves before it stands in line behind all others that move much: with a hundred readers of large
-/// responses a turn would take a second else, and every small request with it.
+/// Bytes that one pump moves before it stands in line behind all others that move much, fewer in a turn in which many
+/// pumps have moved some: with a hundred readers of large responses a turn would take a second else, and every small
+/// request with it.
 const BYTES_PER_PASS: usize = 128 * 1024;
 /// What a piece counts at least: small ones cost more than their bytes.
 const PIECE_COST_MIN: usize = 4096;
@@ -193,10 +194,13 @@ fn pump(
     cx: &mut Context<'_>,
 ) -> (Poll<Result<(), PumpError>>, u32) {
     let mut moved = 0;
-    let mut left = BYTES_PER_PASS;
-    if direction.line.is_some() && sync::poll_bulk(cx, &mut direction.line).is_pending() {
+    let mut left = if direction.line.is_none() {
+        sync::free_bytes().clamp(PIECE_COST_MIN, BYTES_PER_PASS)
+    } else if sync::poll_bulk(cx, &mut direction.line).is_pending() {
         return (Poll::Pending, moved);
-    }
+    } else {
+        BYTES_PER_PASS
+    };
     while !direction.has_ended {
         match sink.poll_room(cx) {
             Poll::Ready(Ok(())) => {}
@@ -216,7 +220,9 @@ fn pump(
         };
         moved += 1;
         if let BodyEvent::Data(chunk) | BodyEvent::Last(chunk) = &event {
-            left = left.saturating_sub(chunk.len().max(PIECE_COST_MIN));
+            let cost = chunk.len().max(PIECE_COST_MIN);
+            left = left.saturating_sub(cost);
+            sync::spend_free_bytes(cost);
             direction.bytes += u64::try_from(chunk.len()).unwrap_or(u64::MAX);
             if meter.arrived(chunk.len()).is_err() {
                 return (Poll::Ready(Err(PumpError::TooLarge)), moved);
