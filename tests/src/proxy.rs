@@ -47,9 +47,23 @@ impl Proxy {
     #[must_use]
     #[track_caller]
     pub fn start_with(config: Config, arguments: &[&str]) -> Self {
+        Self::start_by(Command::new(binary("shard-proxy")), config, arguments)
+    }
+
+    /// As [`Self::start_with`], run by another program such as valgrind, which gets arguments of its own first.
+    #[must_use]
+    #[track_caller]
+    pub fn start_under(tool: &Path, tool_arguments: &[&str], config: Config, arguments: &[&str]) -> Self {
+        let mut command = Command::new(tool);
+        command.args(tool_arguments).arg(binary("shard-proxy"));
+        Self::start_by(command, config, arguments)
+    }
+
+    #[track_caller]
+    fn start_by(command: Command, config: Config, arguments: &[&str]) -> Self {
         let dir = TempDir::new("proxy");
         write_config(&dir, &config);
-        let process = spawn(&dir, &config, "shard-proxy", arguments);
+        let process = spawn(command, &dir, &config, "shard-proxy", arguments);
         let mut proxy = Self { process, dir, config, generation: 0 };
         proxy.wait_ready();
         proxy
@@ -200,7 +214,13 @@ impl Proxy {
     #[track_caller]
     pub fn hot_restart_ending(&mut self) -> ExitStatus {
         self.generation += 1;
-        let next = spawn(&self.dir, &self.config, &format!("shard-proxy-{}", self.generation), &[]);
+        let next = spawn(
+            Command::new(binary("shard-proxy")),
+            &self.dir,
+            &self.config,
+            &format!("shard-proxy-{}", self.generation),
+            &[],
+        );
         let mut old = std::mem::replace(&mut self.process, next);
         let status = old.wait(self.config.drain + PATIENCE);
         self.wait_ready();
@@ -211,7 +231,7 @@ impl Proxy {
     #[must_use]
     #[track_caller]
     pub fn start_beside(&self, name: &str, arguments: &[&str]) -> Process {
-        spawn(&self.dir, &self.config, name, arguments)
+        spawn(Command::new(binary("shard-proxy")), &self.dir, &self.config, name, arguments)
     }
 
     /// Takes a process that [`Self::start_beside`] started, and that has taken over, for the current one; returns the
@@ -274,8 +294,7 @@ fn process_arguments(dir: &TempDir, config: &Config) -> Vec<String> {
     pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
 }
 
-fn spawn(dir: &TempDir, config: &Config, name: &str, arguments: &[&str]) -> Process {
-    let mut command = Command::new(binary("shard-proxy"));
+fn spawn(mut command: Command, dir: &TempDir, config: &Config, name: &str, arguments: &[&str]) -> Process {
     command
         .arg("--config")
         .arg(dir.path().join("config"))

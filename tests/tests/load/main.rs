@@ -1,9 +1,10 @@
 //! Tests under load against the built binaries: the soak in short, restarts under new connections, floods, idle
-//! connections. One at a time, since each measures.
+//! connections; and what a request costs. One at a time, since each measures.
 #![expect(clippy::tests_outside_test_module, reason = "this whole crate is a test target")]
 
 mod floods;
 mod idle;
+mod instructions;
 mod restart;
 mod soak;
 

@@ -1,0 +1,119 @@
+//! User-space instructions of one request, counted by callgrind, against the ratchet in `instructions.txt` beside this
+//! file: the same binary and the same input make the same number, whatever else the machine does. Over the figure by
+//! more than 2 % is a failure; the change that wants more sets the figure and says why in its commit. Under it by more
+//! than 2 % is a failure, too: the figure is lowered then, so that it holds what was won.
+//!
+//! One connection, one request after the other: the most that a request can cost, since nothing is shared by a batch.
+
+use tests::h2raw::{Frame, H2Conn, flag, kind, request_fields};
+use tests::tool::require_tool;
+use tests::{Config, Origin, Proxy, RawClient};
+
+const RATCHET: &str = include_str!("instructions.txt");
+const TOLERANCE_PERCENT: u64 = 2;
+/// Until buffers, tables and caches have their sizes.
+const WARM_UP: u32 = 200;
+const COUNTED: u32 = 2000;
+const BODY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// An HTTP/2 origin that answers each stream in one write.
+fn origin_h2() -> Origin {
+    Origin::scripted(|connection| {
+        let stream = connection.stream().try_clone().expect("a descriptor is free");
+        let Some(mut h2) = H2Conn::server(stream, &[]) else { return };
+        let is_request = |frame: &Frame| frame.kind == kind::HEADERS && frame.has(flag::END_STREAM);
+        while let Some(frame) = h2.wait(is_request) {
+            let mut answer = Frame::headers(frame.stream, false, &[(":status", "200")]).encode();
+            answer.extend_from_slice(&Frame::data(frame.stream, true, BODY).encode());
+            if h2.write_bytes(&answer).is_err() {
+                return;
+            }
+        }
+    })
+}
+
+fn origin_h1() -> Origin {
+    Origin::replying(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{BODY}", BODY.len()))
+}
+
+/// Asks one request after the other.
+enum Client {
+    H1(RawClient),
+    H2(H2Conn<tests::client::Stream>, u32),
+}
+
+impl Client {
+    fn ask(&mut self, count: u32) {
+        for _ in 0..count {
+            let response = match self {
+                Self::H1(client) => client.send("GET /1 HTTP/1.1\r\nHost: a.example\r\n\r\n").response("GET"),
+                Self::H2(client, stream) => {
+                    *stream += 2;
+                    client.send(&Frame::headers(*stream, true, &request_fields("GET", "a.example", "/1")));
+                    client.response(*stream).expect("the stream is answered")
+                }
+            };
+            assert_eq!((response.status, response.text().as_str()), (200, BODY));
+        }
+    }
+}
+
+fn count(config: Config, connect: impl Fn(&Proxy) -> Client) -> u64 {
+    let _alone = crate::alone();
+    let valgrind = require_tool("valgrind");
+    let arguments = ["--tool=callgrind", "--instr-atstart=no", "--callgrind-out-file=callgrind.out"];
+    // The ring's driver makes calls of other kinds, not other work of ours; valgrind knows epoll on any kernel.
+    let mut proxy = Proxy::start_under(&valgrind, &arguments, config, &["--driver", "epoll"]);
+    let mut client = connect(&proxy);
+    client.ask(WARM_UP);
+    let pid = proxy.process().pid().to_string();
+    let control = |state: &str| {
+        let (is_good, out, error) = tests::tool::run("callgrind_control", &["--instr", state, &pid]);
+        assert!(is_good, "callgrind_control: {out}{error}");
+    };
+    control("on");
+    client.ask(COUNTED);
+    control("off");
+    proxy.process().signal(rustix::process::Signal::TERM);
+    proxy.process().wait(tests::PATIENCE);
+    let file = proxy.dir().path().join("callgrind.out");
+    let profile = std::fs::read_to_string(file).expect("callgrind wrote its profile");
+    let total = profile.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse::<u64>().ok());
+    total.expect("a profile has a total") / u64::from(COUNTED)
+}
+
+#[track_caller]
+fn judge(name: &str, counted: u64) {
+    let wanted = RATCHET.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+    let wanted = wanted.expect("the ratchet has a line for it");
+    tests::note(&format!("{name}: {counted} instructions a request, {wanted} in the ratchet"));
+    let (low, high) = (100 - TOLERANCE_PERCENT, 100 + TOLERANCE_PERCENT);
+    let holds = counted * 100 >= wanted * low && counted * 100 <= wanted * high;
+    assert!(holds, "{name}: {counted} instructions a request, {wanted} in tests/tests/load/instructions.txt");
+}
+
+fn h1(proxy: &Proxy) -> Client {
+    Client::H1(proxy.connect())
+}
+
+fn h2(proxy: &Proxy) -> Client {
+    Client::H2(H2Conn::client(proxy.connect().into_stream(), &[]), 1)
+}
+
+#[test]
+fn h1_to_h1() {
+    let origin = origin_h1();
+    judge("h1-h1", count(Config::to(origin.address()), h1));
+}
+
+#[test]
+fn h2_to_h1() {
+    let origin = origin_h1();
+    judge("h2-h1", count(Config::to(origin.address()), h2));
+}
+
+#[test]
+fn h2_to_h2() {
+    let origin = origin_h2();
+    judge("h2-h2", count(Config::to_h2(origin.address()), h2));
+}
