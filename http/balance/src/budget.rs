@@ -30,6 +30,8 @@ pub struct Budget {
     /// Over a bucket more, so that no second ever holds more than its share: what is spent at once at the beginning of
     /// an outage is not there again before the second is over.
     extras: Window<11, 1>,
+    /// The last extra attempt did not get through to an endpoint either.
+    is_elsewhere_dead: bool,
 }
 
 impl Default for Budget {
@@ -37,6 +39,7 @@ impl Default for Budget {
         Self {
             requests: Window::new(Duration::from_secs(1)),
             extras: Window::new(Duration::from_millis(1100)),
+            is_elsewhere_dead: false,
         }
     }
 }
@@ -46,6 +49,19 @@ impl Budget {
     #[inline]
     pub fn request(&mut self, now: Duration) {
         self.requests.add(now, 0, 1);
+    }
+
+    /// How an extra attempt went: whether it got through to an endpoint.
+    #[inline]
+    pub fn reached(&mut self, is_reached: bool) {
+        self.is_elsewhere_dead = !is_reached;
+    }
+
+    /// Whether the last extra attempt got through. Then it is one endpoint that is gone and not the service.
+    #[inline]
+    #[must_use]
+    pub const fn is_elsewhere_alive(&self) -> bool {
+        !self.is_elsewhere_dead
     }
 
     /// Takes one extra attempt from the budget, or says no.

@@ -3,7 +3,8 @@
 //! A request that cannot have been acted on may go again whatever its method: no connection was made, the backend
 //! refused the stream, or its GOAWAY excludes it (C19, C23). Otherwise the method must be idempotent, or a POST must
 //! bring an Idempotency-Key to a route that declares it. The body must be whole: untouched, or kept in the bounded
-//! buffer. All but streams that GOAWAY excludes and pooled connections found dead pay from the budget.
+//! buffer. All but streams that GOAWAY excludes, pooled connections found dead, and refused connections while retries get
+//! through pay from the budget: it bounds work that is done twice, and these made none (docs/decisions/0008).
 
 use std::time::Duration;
 
@@ -14,6 +15,8 @@ use crate::budget::{Budget, BudgetRules};
 pub enum Failure {
     /// No connection was made; nothing was sent.
     Connect,
+    /// Nobody listened.
+    Refused,
     /// RST_STREAM REFUSED_STREAM (RFC 9113 §8.7).
     RefusedStream,
     /// GOAWAY with a last stream below this one (RFC 9113 §6.8).
@@ -131,12 +134,20 @@ impl NoRetry {
 impl Failure {
     /// No backend can have acted on the request.
     const fn is_unprocessed(self) -> bool {
-        matches!(self, Self::Connect | Self::RefusedStream | Self::BeyondGoaway | Self::StaleUnwritten)
+        matches!(
+            self,
+            Self::Connect | Self::Refused | Self::RefusedStream | Self::BeyondGoaway | Self::StaleUnwritten
+        )
     }
 
-    /// The fault of a connection that was about to go, not of the cluster: not paid from the budget (C19).
-    const fn is_free(self) -> bool {
-        matches!(self, Self::BeyondGoaway | Self::StaleUnwritten | Self::StaleWritten)
+    /// The fault of a connection that was about to go (C19), or of one endpoint and not the cluster: not paid from the
+    /// budget.
+    const fn is_free(self, budget: &Budget) -> bool {
+        match self {
+            Self::BeyondGoaway | Self::StaleUnwritten | Self::StaleWritten => true,
+            Self::Refused => budget.is_elsewhere_alive(),
+            _ => false,
+        }
     }
 }
 
@@ -156,6 +167,7 @@ pub fn decide(
         Failure::PerTryTimeout if rules.on_timeout == OnTimeout::GiveUp => return Err(NoRetry::NotRetryable),
         Failure::BeyondGoaway | Failure::StaleUnwritten | Failure::StaleWritten => Again::FreshConnection,
         Failure::Connect
+        | Failure::Refused
         | Failure::RefusedStream
         | Failure::Reset
         | Failure::NotProcessed503
@@ -173,7 +185,7 @@ pub fn decide(
     if left.is_some_and(|left| left.is_zero()) {
         return Err(NoRetry::DeadlinePassed);
     }
-    if !failure.is_free() && !budget.take(rules.budget, now) {
+    if !failure.is_free(budget) && !budget.take(rules.budget, now) {
         return Err(NoRetry::BudgetExhausted);
     }
     Ok(again)
@@ -208,6 +220,7 @@ mod tests {
         use NoRetry::{NotIdempotent, NotRetryable};
         for (failure, idempotent, post) in [
             (Failure::Connect, Ok(Elsewhere), Ok(Elsewhere)),
+            (Failure::Refused, Ok(Elsewhere), Ok(Elsewhere)),
             (Failure::RefusedStream, Ok(Elsewhere), Ok(Elsewhere)),
             (Failure::BeyondGoaway, Ok(FreshConnection), Ok(FreshConnection)),
             (Failure::StaleUnwritten, Ok(FreshConnection), Ok(FreshConnection)),
@@ -256,5 +269,23 @@ mod tests {
             assert_eq!(decide(&rules, &mut budget, GET, SECOND), Ok(Again::Elsewhere), "the floor");
         }
         assert_eq!(decide(&rules, &mut budget, GET, SECOND), Err(NoRetry::BudgetExhausted));
+    }
+
+    #[test]
+    fn refused_connections_are_free_while_retries_get_through() {
+        let (rules, mut budget) = (RetryRules::default(), Budget::default());
+        let refused = Attempted { failure: Failure::Refused, ..GET };
+        let again = |budget: &mut Budget| decide(&rules, budget, refused, SECOND);
+        for _ in 0..100 {
+            assert_eq!(again(&mut budget), Ok(Again::Elsewhere));
+            budget.reached(true);
+        }
+        budget.reached(false);
+        for _ in 0..rules.budget.floor_per_second {
+            assert_eq!(again(&mut budget), Ok(Again::Elsewhere), "the floor");
+        }
+        assert_eq!(again(&mut budget), Err(NoRetry::BudgetExhausted), "all seem to be gone");
+        budget.reached(true);
+        assert_eq!(again(&mut budget), Ok(Again::Elsewhere), "one is there again");
     }
 }

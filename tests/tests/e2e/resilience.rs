@@ -105,6 +105,31 @@ fn a_dead_endpoint_is_ejected_and_the_others_serve() {
 }
 
 #[test]
+fn a_second_dead_endpoint_that_may_not_be_ejected_costs_no_request() {
+    let sound = Origin::replying(OK);
+    let dead = dead_addresses(2);
+    let proxy = before(&[sound.address(), dead[0], dead[1]]);
+    let is_ejected = |address: &SocketAddr| !endpoint(&proxy, *address)["ejected"].is_null();
+    wait_until("one of them is ejected", PATIENCE, || {
+        drop(proxy.get("/"));
+        dead.iter().any(is_ejected)
+    });
+    let mut client = proxy.connect();
+    let mut failed = 0;
+    for _ in 0..400 {
+        client.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+        failed += usize::from(client.response("GET").status != 200);
+    }
+    assert_eq!(failed, 0, "a third of a cluster is all that may be ejected, the rest is retried");
+    assert_eq!(dead.iter().filter(|address| is_ejected(address)).count(), 1);
+    proxy.wait_metrics("the retries are counted", |metrics| {
+        let of = |name: &str| metrics.sum(name, &[("cluster", "app/u")]);
+        of("shard_cluster_attempts_total") > of("shard_cluster_requests_total") + 50.0
+            && of("shard_cluster_retries_over_budget_total") == 0.0
+    });
+}
+
+#[test]
 fn only_a_part_of_a_cluster_is_ejected() {
     // All four fail. One is 25 %, which is over the bound but the least; the others stay.
     let origins: Vec<_> = (0..4).map(|_| Origin::replying(UNAVAILABLE)).collect();

@@ -226,10 +226,13 @@ impl Fleet {
         let random = proxy.rng.draw();
         proxy.state.finished(&proxy.plan, flight.slot, (outcome, latency), (now, random), &mut proxy.events);
         let failure = match outcome {
-            Outcome::ConnectFailed => Failure::Connect,
+            Outcome::ConnectFailed => Failure::Refused,
             Outcome::GatewayError if flight.ending.not_processed => Failure::NotProcessed503,
             _ => Failure::Response,
         };
+        if flight.attempts > 1 {
+            proxy.admission.retries.reached(outcome != Outcome::ConnectFailed);
+        }
         let attempted = Attempted {
             failure,
             repeatability: Repeatability::Idempotent,

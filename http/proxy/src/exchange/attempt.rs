@@ -99,7 +99,13 @@ impl Exchange<'_> {
             }
             let result = self.attempt(&lease, plan, fresh).await;
             admitted.ends_like(&lease);
-            let failure = match result? {
+            let result = result?;
+            if self.outcome.attempts > 1 {
+                let is_lost =
+                    |failure: &Failure| fault::outcome(failure.reason, false) == Outcome::ConnectFailed;
+                cluster.retried(!result.as_ref().is_err_and(is_lost));
+            }
+            let failure = match result {
                 Ok(next) => return Ok(next),
                 Err(failure) => failure,
             };
@@ -591,8 +597,12 @@ fn refused(refusal: Refusal) -> Stop {
 
 /// Why no connection came about.
 fn connect_failed(reason: Reason) -> (Reason, Cause) {
-    let is_over = matches!(reason, Reason::ClientReset | Reason::DeadlineExceeded);
-    (reason, if is_over { Cause::Response } else { Cause::Connect })
+    let cause = match reason {
+        Reason::ClientReset | Reason::DeadlineExceeded => Cause::Response,
+        Reason::UpstreamConnectRefused => Cause::Refused,
+        _ => Cause::Connect,
+    };
+    (reason, cause)
 }
 
 /// The route's rules where it has some; the budget is always the cluster's.

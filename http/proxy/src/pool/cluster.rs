@@ -236,12 +236,17 @@ impl Cluster {
         Ok(Lease { cluster: Rc::clone(self), settings, endpoint, slot, end: Cell::new(UNKNOWN) })
     }
 
-    /// Decides about another attempt; a yes has been paid for.
+    /// Decides about another attempt; a yes has been paid for, where it has a price.
     ///
     /// # Errors
     /// Why there is none.
     pub(crate) fn retry(&self, rules: &RetryRules, attempted: Attempted) -> Result<Again, NoRetry> {
         retry::decide(rules, &mut self.admission.borrow_mut().retries, attempted, clock::now())
+    }
+
+    /// How an attempt after the first went: whether it got through to an endpoint.
+    pub(crate) fn retried(&self, is_reached: bool) {
+        self.admission.borrow_mut().retries.reached(is_reached);
     }
 
     fn endpoint(&self, slot: Slot) -> Option<Rc<Endpoint>> {
