@@ -120,6 +120,19 @@ pub mod route {
     pub const CLIENT_CONNECTIONS: Range<u32> = Range { min: 1, max: 1 << 20 };
 }
 
+/// Mirrors of a route.
+pub mod mirror {
+    use super::{Bound, Duration, bound, ms, s};
+
+    pub const PERCENT: Bound<f64> = bound(0.0, 100.0, 100.0);
+    /// Copied of a request body; 0: only requests without one are mirrored.
+    pub const BODY_BYTES: Bound<u32> = bound(0, 64 << 10, 1 << 20);
+    pub const TIMEOUT: Bound<Duration> = bound(ms(10), s(5), s(60));
+    /// Of one core, like the next.
+    pub const IN_FLIGHT: Bound<u32> = bound(1, 128, 10_000);
+    pub const BYTES_PER_SECOND: Bound<u32> = bound(1 << 10, 8 << 20, 1 << 30);
+}
+
 /// Clusters and pools; pool bounds are per core and endpoint.
 pub mod cluster {
     use super::{Bound, DAY, Duration, HOUR, Range, bound, ms, s};

@@ -8,6 +8,8 @@ pub use envoy_types::pb::google::protobuf as google;
 pub use envoy_types::pb::envoy::config::accesslog::v3 as accesslog;
 /// `envoy.config.cluster.v3`
 pub use envoy_types::pb::envoy::config::cluster::v3 as cluster;
+/// `envoy.config.common.mutation_rules.v3`
+pub use envoy_types::pb::envoy::config::common::mutation_rules::v3 as mutation;
 /// `envoy.config.core.v3`
 pub use envoy_types::pb::envoy::config::core::v3 as core;
 /// `envoy.config.endpoint.v3`

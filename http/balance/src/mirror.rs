@@ -40,9 +40,9 @@ impl Dropped {
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {
-            Self::InFlight => "mirror_in_flight_limit",
-            Self::Bandwidth => "mirror_bandwidth_limit",
-            Self::Buffer => "mirror_buffer_full",
+            Self::InFlight => "in_flight_limit",
+            Self::Bandwidth => "bandwidth_limit",
+            Self::Buffer => "buffer_full",
         }
     }
 }

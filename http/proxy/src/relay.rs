@@ -12,6 +12,7 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use core_runtime::clock;
 use core_runtime::sync::{self, GatePlace};
 use core_runtime::timer::Deadline;
@@ -38,6 +39,8 @@ pub(crate) struct Direction {
     line: Option<GatePlace>,
     /// `None` when nobody will ask for it. Boxed, because most requests have no body.
     replay: Option<Box<Replay>>,
+    /// For a mirror of the request, to the end of the body.
+    copy: Option<Box<Replay>>,
     /// What an attempt before this one took from the source, to be sent first; the next piece is the last here.
     again: Vec<BodyEvent>,
 }
@@ -47,18 +50,47 @@ pub(crate) struct Direction {
 enum Replay {
     Kept {
         bytes: Vec<u8>,
+        bytes_max: usize,
         end: Option<Option<Fields>>,
     },
     /// Too long.
     Lost,
 }
 
+/// What a copy of a body has become.
+#[derive(Debug)]
+pub(crate) enum Copied {
+    Whole {
+        bytes: Bytes,
+        trailers: Option<Fields>,
+    },
+    TooLong,
+    /// The body has not come to its end.
+    Cut,
+}
+
 impl Replay {
+    fn boxed(bytes_max: usize) -> Box<Self> {
+        Box::new(Self::Kept { bytes: Vec::new(), bytes_max, end: None })
+    }
+
+    /// For another attempt, which shows it everything again.
+    fn anew(&self) -> Box<Self> {
+        match self {
+            Self::Kept { bytes_max, .. } => Self::boxed(*bytes_max),
+            Self::Lost => Box::new(Self::Lost),
+        }
+    }
+
+    fn is_kept(kept: Option<&Self>) -> bool {
+        matches!(kept, Some(Self::Kept { .. }))
+    }
+
     fn note(&mut self, event: &BodyEvent) {
-        let Self::Kept { bytes, end } = self else { return };
+        let Self::Kept { bytes, bytes_max, end } = self else { return };
         match event {
             BodyEvent::Data(chunk) | BodyEvent::Last(chunk) => {
-                if bytes.len() + chunk.len() > REPLAY_BYTES_MAX {
+                if bytes.len() + chunk.len() > *bytes_max {
                     *self = Self::Lost;
                     return;
                 }
@@ -80,21 +112,46 @@ impl Direction {
 
     /// A request body that may have to be sent twice.
     pub(crate) fn replayable() -> Self {
-        Self { replay: Some(Box::new(Replay::Kept { bytes: Vec::new(), end: None })), ..Self::default() }
+        Self { replay: Some(Replay::boxed(REPLAY_BYTES_MAX)), ..Self::default() }
+    }
+
+    /// The same with a copy of at most `bytes_max`.
+    pub(crate) fn copied(self, bytes_max: usize) -> Self {
+        Self { copy: Some(Replay::boxed(bytes_max)), ..self }
+    }
+
+    /// Whether everything has been taken from the source.
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// What has been copied, once.
+    pub(crate) fn take_copy(&mut self) -> Copied {
+        match self.copy.take().map(|copy| *copy) {
+            Some(Replay::Kept { bytes, end: Some(trailers), .. }) => {
+                Copied::Whole { bytes: bytes.into(), trailers }
+            }
+            Some(Replay::Lost) => Copied::TooLong,
+            None if self.has_ended && self.bytes == 0 => {
+                Copied::Whole { bytes: Bytes::new(), trailers: None }
+            }
+            Some(Replay::Kept { .. }) | None => Copied::Cut,
+        }
     }
 
     /// The same direction from its beginning, for another attempt; `None` when too much of it is gone.
     pub(crate) fn again(self) -> Option<Self> {
+        let copy = self.copy.map(|copy| copy.anew());
         match self.replay.map(|replay| *replay) {
-            Some(Replay::Kept { bytes, end }) => {
+            Some(Replay::Kept { bytes, end, .. }) => {
                 let mut again: Vec<BodyEvent> = end.map(BodyEvent::End).into_iter().collect();
                 if !bytes.is_empty() {
                     again.push(BodyEvent::Data(Chunk::Shared(bytes.into())));
                 }
-                Some(Self { again, ..Self::default() })
+                Some(Self { again, copy, ..Self::default() })
             }
             Some(Replay::Lost) | None if self.bytes > 0 => None,
-            Some(Replay::Lost) | None => Some(Self { has_ended: self.has_ended, ..Self::default() }),
+            Some(Replay::Lost) | None => Some(Self { has_ended: self.has_ended, copy, ..Self::default() }),
         }
     }
 
@@ -125,7 +182,9 @@ impl Direction {
         match self.again.pop() {
             Some(event) => Poll::Ready(Ok(event)),
             // What may have to be sent twice has to be seen.
-            None if matches!(self.replay.as_deref(), Some(Replay::Kept { .. })) => source.poll_body(cx),
+            None if Replay::is_kept(self.replay.as_deref()) || Replay::is_kept(self.copy.as_deref()) => {
+                source.poll_body(cx)
+            }
             None => source.poll_body_for(sink, cx),
         }
     }
@@ -230,6 +289,9 @@ fn pump(
         }
         if let Some(replay) = &mut direction.replay {
             replay.note(&event);
+        }
+        if let Some(copy) = &mut direction.copy {
+            copy.note(&event);
         }
         direction.has_ended = !matches!(event, BodyEvent::Data(_));
         if let Err(error) = sink.send_body(event) {

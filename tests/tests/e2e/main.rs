@@ -27,6 +27,7 @@ mod interim;
 mod limits;
 mod logs;
 mod metrics;
+mod mirror;
 mod paths;
 mod pools;
 mod proxy_protocol;

@@ -134,6 +134,36 @@ pub struct RouteOptions {
     /// A POST with Idempotency-Key may be sent again.
     #[prost(bool, optional, tag = "9")]
     pub retry_with_idempotency_key: Option<bool>,
+    /// Beside `request_mirror_policies`, and nothing without it.
+    #[prost(message, optional, tag = "10")]
+    pub mirror: Option<MirrorOptions>,
+}
+
+/// What Envoy's mirror policy has no field for. At most one of the first four; none: by request id.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct MirrorOptions {
+    /// Field whose value is sampled.
+    #[prost(string, tag = "1")]
+    pub key_header: String,
+    #[prost(string, tag = "2")]
+    pub key_cookie: String,
+    #[prost(string, tag = "3")]
+    pub key_query: String,
+    /// By the client's address.
+    #[prost(bool, tag = "4")]
+    pub key_client_address: bool,
+    /// Bytes of a request body that is copied; a longer one is not mirrored.
+    #[prost(uint32, optional, tag = "5")]
+    pub body_bytes_max: Option<u32>,
+    /// From the start of the mirrored request to the end of its response.
+    #[prost(message, optional, tag = "6")]
+    pub timeout: Option<Duration>,
+    /// This and the next: of one core.
+    #[prost(uint32, optional, tag = "7")]
+    pub in_flight_max: Option<u32>,
+    /// Request body bytes.
+    #[prost(uint32, optional, tag = "8")]
+    pub bytes_per_second_max: Option<u32>,
 }
 
 /// Which requests are shed first; the last one first.

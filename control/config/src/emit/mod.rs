@@ -21,6 +21,7 @@ mod balance;
 mod cluster;
 mod health_check;
 mod listener;
+mod mirror;
 mod pages;
 mod policy;
 mod route;

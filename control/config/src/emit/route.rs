@@ -90,6 +90,11 @@ impl<'a> Emitter<'a> {
                 "delete the key, or use `redirect`",
             );
         }
+        if !matches!(route.action, Some(route::Action::Route(_)))
+            && let Some(mirror) = own.get("mirror")
+        {
+            self.error(mirror, "only requests that go to a cluster are mirrored", "delete the key");
+        }
         self.apply_policies(&node, &mut route);
         self.remember("route", &full_name, own);
         Some(BuiltRoute { key, route, node: own.clone() })
@@ -116,6 +121,7 @@ impl<'a> Emitter<'a> {
         });
         self.hash_by(node, &clusters, &mut action);
         action.retry_policy = retry_policy(node);
+        action.request_mirror_policies.extend(self.mirror_policy(&service.name, node, &clusters));
         let is_streaming = node.is_on("streaming");
         action.timeout =
             if is_streaming { span(Some(Duration::ZERO)) } else { span(node.duration("timeout")) };

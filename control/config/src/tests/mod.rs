@@ -7,6 +7,7 @@ mod errors;
 mod examples;
 mod files;
 mod l4;
+mod mirror;
 mod resources;
 
 use std::collections::BTreeMap;

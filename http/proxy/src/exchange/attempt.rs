@@ -35,7 +35,7 @@ use crate::snapshot::{Forward, HostRewrite, IdempotencyKey, ListenerConfig, Rout
 use crate::upgrade;
 
 /// What an attempt holds of the pool.
-enum Held {
+pub(super) enum Held {
     H1(Ticket),
     H2(H2Lease),
 }
@@ -85,6 +85,7 @@ impl Exchange<'_> {
             random: self.core.random(),
         };
         let mut admitted = cluster.admit(who).map_err(refused)?;
+        self.mirror = forward.mirror.as_deref().and_then(|mirror| self.sampled(snapshot, mirror));
         let key = forward.hash_key(&self.request.head, self.client_ip());
         let (mut exclude, mut fresh) = (None, Fresh::No);
         loop {
@@ -332,7 +333,10 @@ impl Exchange<'_> {
         let request = match self.upload.take() {
             Some(again) => again,
             None if has_no_body => Direction::ended(),
-            None => Direction::replayable(),
+            None => match plan.forward.mirror.as_deref().filter(|_| self.mirror.is_some()) {
+                Some(mirror) => Direction::replayable().copied(mirror.body_bytes_max()),
+                None => Direction::replayable(),
+            },
         };
         let per_try = retry_rules(lease, plan).per_try_timeout;
         let timeout = [route.timeout, per_try].into_iter().flatten().min();
@@ -366,7 +370,7 @@ impl Exchange<'_> {
         }
         let upload = upload.settled();
         self.outcome.stages.set(Stage::FirstByte, clock::now().saturating_sub(sent_at));
-        self.pass_response(upstream, info, upload, (idle, sent_at), (lease, route)).await.map(Ok)
+        self.pass_response(upstream, info, upload, (idle, sent_at), (lease, plan)).await.map(Ok)
     }
 
     /// Tells whether an attempt that brought no response head may be made again. `tried` is the limit of one attempt,
@@ -466,8 +470,9 @@ impl Exchange<'_> {
         mut info: ResponseInfo,
         mut upload: Direction,
         (idle, sent_at): (IdleLimits, Duration),
-        (lease, route): (&Lease, &Route),
+        (lease, plan): (&Lease, Plan<'_>),
     ) -> Result<(Next, ResponseInfo), Stop> {
+        let route = plan.route;
         let head_at = clock::now();
         let mut interim_responses = 0;
         while self.request.response.is_interim() && self.request.response.status != 101 {
@@ -494,6 +499,9 @@ impl Exchange<'_> {
             upstream.become_tunnel();
             self.downstream.become_tunnel();
         }
+        if self.mirror.is_some() && upload.has_ended() {
+            self.mirror(plan.forward, upload.take_copy());
+        }
         let unlimited = if is_tunnel { BodyMeter::new(None) } else { BodyMeter::new(route.body_bytes_max) };
         let tunnel_idle = IdleLimits { downstream: idle.upstream, upstream: idle.upstream };
         let limits = if is_tunnel { tunnel_idle } else { idle };
@@ -502,6 +510,10 @@ impl Exchange<'_> {
         let request_is_over = relay.has_sent_request();
         self.outcome.response_bytes = relay.response.bytes;
         self.outcome.request_bytes = relay.request.bytes;
+        if self.mirror.is_some() {
+            let copied = relay.request.take_copy();
+            self.mirror(plan.forward, copied);
+        }
         self.outcome.stages.set(Stage::Body, clock::now().saturating_sub(head_at));
         result.map_err(|error| Stop::Cut(fault::relay(&error, Phase::InBody)))?;
         if is_tunnel {
@@ -552,7 +564,7 @@ impl Exchange<'_> {
 }
 
 impl Held {
-    fn is_reused(&self) -> bool {
+    pub(super) fn is_reused(&self) -> bool {
         match self {
             Self::H1(ticket) => ticket.is_reused,
             Self::H2(stream) => stream.is_reused,
@@ -567,7 +579,7 @@ impl Held {
     }
 
     /// Returns an h1 connection to the pool when it is in step; an h2 stream's place is given back by dropping.
-    fn give_back(self, lease: &Lease, upstream: Side, persistence: Persistence, next: Next) {
+    pub(super) fn give_back(self, lease: &Lease, upstream: Side, persistence: Persistence, next: Next) {
         if let (Self::H1(ticket), Side::H1(mut side)) = (self, upstream)
             && next != Next::Abort
             && side.is_reusable(persistence)

@@ -5,6 +5,7 @@
 
 mod attempt;
 mod log_row;
+mod mirror;
 mod place;
 mod prepare;
 
@@ -132,6 +133,8 @@ pub(crate) struct Exchange<'a> {
     /// What the client asked for, where a rewrite has changed the head.
     asked: Option<Box<Asked>>,
     is_recorded: bool,
+    /// The request is to be mirrored and has not been.
+    mirror: Option<mirror::Wish>,
 }
 
 /// The part of a request head that a route may rewrite.
@@ -218,6 +221,7 @@ impl<'a> Exchange<'a> {
             target: None,
             asked: None,
             is_recorded: false,
+            mirror: None,
         }
     }
 
@@ -440,6 +444,7 @@ impl<'a> Exchange<'a> {
             .set(Stage::HeadParse, self.request.parsed_at.saturating_sub(self.request.began_at));
         self.outcome.stages.set(Stage::Total, now.saturating_sub(self.request.began_at));
         self.core.stats.borrow_mut().record(&self.outcome);
+        self.forget_mirror();
         if let Some(listener) = listener {
             self.log(listener);
         }

@@ -19,6 +19,7 @@ use http_balance::admission::{Admission, Applicant, Finished, Refusal, Ticket};
 use http_balance::breaker::BreakerState;
 use http_balance::cluster::EndpointView;
 use http_balance::endpoint::{Availability, ConnectionAdvice, Health};
+use http_balance::mirror::MirrorRoom;
 use http_balance::retry::{self, Again, Attempted, NoRetry, RetryRules};
 use http_balance::shed::LoadSign;
 use http_balance::{ClusterPlan, ClusterState, EndpointId, Event, NoEndpoint, Outcome, Pick, Slot, mix};
@@ -48,6 +49,8 @@ pub(crate) struct Cluster {
     events: RefCell<Vec<Event>>,
     news: Rc<News>,
     seed: u64,
+    /// What mirrors to this cluster take.
+    pub(crate) mirrors: RefCell<MirrorRoom>,
     /// Some endpoint may be ejected: counting them all is only worth it then.
     may_have_ejected: Cell<bool>,
 }
@@ -83,6 +86,8 @@ pub struct Condition {
     pub is_in_panic: bool,
     /// Open or probing.
     pub breaker_is_open: bool,
+    /// Mirrored requests, and those whose body is being copied.
+    pub mirrors: u64,
 }
 
 impl Settings {
@@ -138,6 +143,7 @@ impl Cluster {
             events: RefCell::default(),
             news,
             seed,
+            mirrors: RefCell::default(),
             may_have_ejected: Cell::new(false),
         };
         cluster.adopt(found);
@@ -310,6 +316,7 @@ impl Cluster {
             ejected: u64::try_from(ejected).unwrap_or(u64::MAX),
             is_in_panic: state.is_in_panic(),
             breaker_is_open: !matches!(admission.breaker_state(), None | Some(BreakerState::Closed)),
+            mirrors: u64::from(self.mirrors.borrow().in_flight()),
         }
     }
 

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 
 use super::histogram::{CoarseHistogram, Histogram, ROW_BOUNDS_NS, STAGE_BOUNDS_NS};
+use super::mirror::MirrorEnd;
 use super::outcome::{METHODS, PROTOCOLS, STATUS_CLASSES, Stage};
 use super::rows::{ClusterRow, EndpointRow, ListenerRow, RouteRow};
 use super::stats::CoreStats;
@@ -311,6 +312,35 @@ pub(crate) const CLUSTER: &[Metric<ClusterRow>] = &[
         "shard_cluster_breaker_opens_total",
         Value::Counter(|r| r.breaker_opens),
         "Times that a core's circuit breaker opened, or stayed open after probes.",
+    ),
+    metric(
+        "shard_cluster_mirrors_sent_total",
+        Value::Counter(|r| r.mirrors[MirrorEnd::Sent.index()]),
+        "Requests mirrored to the cluster and answered by it; not among its requests.",
+    ),
+    metric(
+        "shard_cluster_mirrors_skipped_total",
+        Value::Counters("cause", |r, each| {
+            MirrorEnd::skipped(&r.mirrors).for_each(|(cause, n)| each(cause, n));
+        }),
+        "Requests in the sample that were not mirrored to the cluster (docs/resilience.md).",
+    ),
+    metric(
+        "shard_cluster_mirrors_failed_total",
+        Value::Counters("cause", |r, each| {
+            MirrorEnd::failed(&r.mirrors).for_each(|(cause, n)| each(cause, n));
+        }),
+        "Requests mirrored to the cluster that it did not answer.",
+    ),
+    metric(
+        "shard_cluster_mirror_bytes_total",
+        Value::Counter(|r| r.mirror_bytes),
+        "Request body bytes mirrored to the cluster.",
+    ),
+    metric(
+        "shard_cluster_mirrors_in_flight",
+        Value::Gauge(|r| r.mirrors_in_flight),
+        "Mirrored requests that the cluster has now, and those whose body is being copied.",
     ),
     metric("shard_cluster_in_flight", Value::Gauge(|r| r.in_flight), "Requests that the cluster has now."),
     metric(

@@ -9,6 +9,7 @@ mod aggregate;
 mod escape;
 mod histogram;
 mod metrics;
+mod mirror;
 mod names;
 mod outcome;
 mod redact;
@@ -19,6 +20,7 @@ pub use access_log::{LogField, LogRow, Template, TemplateError, should_log, writ
 pub use aggregate::{Aggregate, Frame, NewsLevel, NewsLine};
 pub use histogram::{CoarseHistogram, Histogram, ROW_BOUNDS_NS, STAGE_BOUNDS_NS};
 pub use metrics::reference as metrics_reference;
+pub use mirror::MirrorEnd;
 pub use names::Names;
 pub use outcome::{Outcome, Stage, StageTimes};
 pub use rows::{ClusterEvents, ClusterRow, EndpointRow, ListenerRow, RouteRow};

@@ -4,6 +4,7 @@
 //! look-up fails.
 
 use super::histogram::CoarseHistogram;
+use super::mirror::MirrorEnd;
 use super::outcome::STATUS_CLASSES;
 use crate::snapshot::StatId;
 
@@ -32,9 +33,11 @@ macro_rules! row {
     };
     (@type count) => { u64 };
     (@type by_class) => { [u64; STATUS_CLASSES.len()] };
+    (@type by_mirror) => { [u64; MirrorEnd::ALL.len()] };
     (@type histogram) => { CoarseHistogram };
     (@add count, $sum:expr, $more:expr) => { $sum += $more };
     (@add by_class, $sum:expr, $more:expr) => { add_each(&mut $sum, &$more) };
+    (@add by_mirror, $sum:expr, $more:expr) => { add_each(&mut $sum, &$more) };
     (@add histogram, $sum:expr, $more:expr) => { $sum.add(&$more) };
 }
 
@@ -89,7 +92,11 @@ row! {
         ejections_withheld: count,
         panics: count,
         breaker_opens: count,
-        /// As of this moment, like the three below.
+        /// Of requests that were to be mirrored to this cluster.
+        mirrors: by_mirror,
+        mirror_bytes: count,
+        /// As of this moment, like all below.
+        mirrors_in_flight: count,
         in_flight: count,
         ejected: count,
         in_panic: count,

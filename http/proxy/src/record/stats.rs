@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use super::histogram::Histogram;
+use super::mirror::MirrorEnd;
 use super::outcome::{METHODS, Outcome, PROTOCOLS, Stage, class_index, method_index, protocol_index};
 use super::rows::{ClusterEvents, ClusterRow, EndpointRow, ListenerRow, RouteRow, Table, add_each};
 use crate::pool::Condition;
@@ -266,6 +267,16 @@ impl CoreStats {
         self.clusters.row_mut(cluster).retries_over_budget += 1;
     }
 
+    /// Counts a request that was to be mirrored to a cluster.
+    pub(crate) fn mirror_ended(&mut self, cluster: StatId, end: MirrorEnd) {
+        self.clusters.row_mut(cluster).mirrors[end.index()] += 1;
+    }
+
+    /// Counts body bytes on their way to a mirror.
+    pub(crate) fn mirror_began(&mut self, cluster: StatId, bytes: u64) {
+        self.clusters.row_mut(cluster).mirror_bytes += bytes;
+    }
+
     /// Counts what happened to a cluster's endpoints.
     pub fn cluster_events(&mut self, cluster: StatId, events: ClusterEvents) {
         let row = self.clusters.row_mut(cluster);
@@ -279,6 +290,7 @@ impl CoreStats {
     pub(crate) fn cluster_condition(&mut self, cluster: StatId, condition: Condition) {
         let row = self.clusters.row_mut(cluster);
         row.in_flight = condition.in_flight;
+        row.mirrors_in_flight = condition.mirrors;
         row.ejected = condition.ejected;
         row.in_panic = u64::from(condition.is_in_panic);
         row.breaker_open = u64::from(condition.breaker_is_open);

@@ -17,7 +17,8 @@ impl Forward {
 }
 
 impl HashKey {
-    fn hash(&self, head: &RequestHead, client: IpAddr) -> Option<u64> {
+    /// None when the request has no such part.
+    pub(crate) fn hash(&self, head: &RequestHead, client: IpAddr) -> Option<u64> {
         let value = match self {
             Self::Field(name) => head.fields.get_name(name.as_bytes())?,
             Self::Cookie(name) => cookie::find(head.fields.all(FieldId::Cookie), name.as_bytes())?,

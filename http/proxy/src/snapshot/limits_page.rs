@@ -4,7 +4,7 @@ use std::fmt::{Debug, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use control_api::defaults::{Bound, Range, cluster, h2, listener, route};
+use control_api::defaults::{Bound, Range, cluster, h2, listener, mirror, route};
 
 use super::{LOG_SINKS_MAX, StatFamily};
 use crate::pool::LINES_MAX;
@@ -273,6 +273,35 @@ fn route_rows() -> Vec<Row> {
     ]
 }
 
+fn mirror_rows() -> Vec<Row> {
+    vec![
+        bound(
+            "`mirror.body_bytes_max`",
+            &mirror::BODY_BYTES,
+            "Not mirrored, counted as `buffer_full`; the primary has all of it.",
+            None,
+        ),
+        bound(
+            "`mirror.timeout` (start of the copy to the end of its response)",
+            &mirror::TIMEOUT,
+            "The copy is cut, counted as `timed_out`.",
+            None,
+        ),
+        bound(
+            "`mirror.in_flight_max`",
+            &mirror::IN_FLIGHT,
+            "Not mirrored, counted as `in_flight_limit`.",
+            None,
+        ),
+        bound(
+            "`mirror.bytes_per_second_max`",
+            &mirror::BYTES_PER_SECOND,
+            "Not mirrored, counted as `bandwidth_limit`.",
+            None,
+        ),
+    ]
+}
+
 fn cluster_rows() -> Vec<Row> {
     use Reason as R;
     vec![
@@ -363,6 +392,7 @@ fn page() -> String {
         ("Connections and exchanges", connection_rows()),
         ("HTTP/2 towards clients", h2_rows()),
         ("Routes", route_rows()),
+        ("Mirrors (per core and mirror cluster)", mirror_rows()),
         ("Clusters (per core)", cluster_rows()),
         ("The process", process_rows()),
     ];

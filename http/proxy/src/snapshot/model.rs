@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_balance::check::CheckRules;
 use http_balance::endpoint::Health;
+use http_balance::mirror::MirrorRules;
 use http_balance::plan::Standing;
 use http_balance::retry::RetryRules;
 use http_balance::shed::Class;
@@ -243,6 +244,21 @@ pub struct Forward {
     pub idempotency_key: IdempotencyKey,
     /// What is shed first under strain, where the cluster sheds.
     pub class: Class,
+    pub mirror: Option<Box<Mirror>>,
+}
+
+/// Copies of requests for another cluster, which no client waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    /// None of the route's own.
+    pub cluster: ClusterIndex,
+    pub rules: MirrorRules,
+    /// What the sample goes by; the request's id where there is none.
+    pub key: Option<HashKey>,
+    /// Lower-case names of fields that are not copied, beside credentials and cookies.
+    pub removed_fields: Vec<String>,
+    /// From the start of the copy to the end of its response.
+    pub timeout: Duration,
 }
 
 /// Where a request's key for hashing is found.

@@ -4,7 +4,7 @@ use http_balance::outlier::{Mode, OutlierRules, TinyCluster};
 use http_balance::plan::{LoadBound, Policy};
 use http_balance::retry::{OnTimeout, RetryRules};
 
-use super::model::{ClusterConfig, Forward, HashKey, IdempotencyKey};
+use super::model::{ClusterConfig, Forward, HashKey, IdempotencyKey, Mirror};
 
 impl ClusterConfig {
     /// Lines with a label each, in the order in which a request meets them.
@@ -66,8 +66,23 @@ impl Forward {
         if self.idempotency_key == IdempotencyKey::Honoured {
             lines.push(("attempts", "a POST with Idempotency-Key may be repeated".to_owned()));
         }
+        lines.extend(self.mirror.as_deref().map(|mirror| ("mirrors", mirrored(mirror))));
         lines
     }
+}
+
+fn mirrored(mirror: &Mirror) -> String {
+    let rules = mirror.rules;
+    let (whole, part) = (rules.sample / 10_000, rules.sample % 10_000);
+    let share = if part == 0 { whole.to_string() } else { format!("{whole}.{part:04}") };
+    format!(
+        "{share} % by {}, bodies up to {} bytes, {:?} each; at most {} at a time and {} bytes a second and core",
+        mirror.key.as_ref().map_or_else(|| "request id".to_owned(), key),
+        rules.buffered_bytes_max,
+        mirror.timeout,
+        rules.in_flight_max,
+        rules.bytes_per_second_max
+    )
 }
 
 fn key(key: &HashKey) -> String {

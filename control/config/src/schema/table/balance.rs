@@ -1,10 +1,10 @@
 //! Keys of clusters and routes that choose endpoints and keep failures from spreading (docs/resilience.md).
 
-use control_api::defaults::balance;
+use control_api::defaults::{balance, mirror};
 
-use super::super::Presence::{Optional, OptionalOr};
+use super::super::Presence::{Optional, OptionalOr, Required};
 use super::super::{
-    Field, Group, Kind, Limits, Object, durations, durations_or_none, ints, ints_or_none, numbers,
+    Field, Group, Kind, Limits, Object, durations, durations_or_none, ints, ints_or_none, numbers, sizes,
 };
 use super::NONE;
 use super::texts::*;
@@ -147,6 +147,57 @@ static HASH_BY: Object = Object {
         field!("query", Kind::Text(&PARAMETER), NONE, "A query parameter."),
     ]],
     groups: &[Group::ExactlyOne(&["header", "cookie", "query"])],
+};
+
+pub(super) static MIRROR: Object = Object {
+    name: "mirror",
+    doc: "A copy of requests for another cluster, sent once the primary has answered; its answer is dropped (docs/resilience.md).",
+    fields: &[&[
+        field!(
+            "cluster",
+            Kind::Text(&CLUSTER_REF),
+            Required,
+            "Where the copies go; none of the route's own clusters."
+        ),
+        field!(
+            "percent",
+            numbers(mirror::PERCENT),
+            Optional,
+            "Part of the keys whose requests are mirrored."
+        ),
+        field!(
+            "by",
+            Kind::Either(&Kind::Choice(&[("client_address", "")]), &Kind::Object(&HASH_BY)),
+            OptionalOr("the request's id"),
+            "The key: all requests of one are mirrored, or none. A request without it goes by its id."
+        ),
+        field!(
+            "remove_headers",
+            list!(&Kind::Text(&SETTABLE), 64),
+            NONE,
+            "Not copied, like `authorization`, `proxy-authorization`, `cookie` and `x-forwarded-client-cert`."
+        ),
+        field!(
+            "body_max",
+            sizes(mirror::BODY_BYTES),
+            Optional,
+            "A request with a longer body is not mirrored."
+        ),
+        field!(
+            "timeout",
+            durations(mirror::TIMEOUT),
+            Optional,
+            "From the start of a copy to the end of its answer."
+        ),
+        field!("in_flight_max", ints(mirror::IN_FLIGHT), Optional, "Copies that one core makes at a time."),
+        field!(
+            "bandwidth_max",
+            sizes(mirror::BYTES_PER_SECOND),
+            Optional,
+            "Request body bytes that one core copies in a second."
+        ),
+    ]],
+    groups: &[],
 };
 
 static SLOW_START: Object = Object {

@@ -5,7 +5,7 @@ use control_api::defaults::route;
 use super::super::Presence::{Optional, OptionalOr, Required};
 use super::super::{Field, Group, Kind, Limits, Object, durations, durations_or_none, ints_or_none};
 use super::NONE;
-use super::balance::ROUTE_RULES;
+use super::balance::{MIRROR, ROUTE_RULES};
 use super::listener::{ACCESS, ERROR_PAGE, ROUTE_LIMIT};
 use super::texts::*;
 
@@ -40,6 +40,7 @@ const ROUTE_FIELDS: &[Field] = &[
         OptionalOr("chance"),
         "Keeps a caller on one side of a split."
     ),
+    field!("mirror", Kind::Object(&MIRROR), NONE, "Copies requests to another cluster."),
     field!("redirect", Kind::Object(&REDIRECT), NONE, "Answers with a redirect."),
     field!("respond", Kind::Object(&RESPOND), NONE, "Answers itself."),
     field!("rewrite", Kind::Object(&REWRITE), NONE, "Changes path or host towards the upstream."),

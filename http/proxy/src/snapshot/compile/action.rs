@@ -21,7 +21,7 @@ use rustc_hash::FxHashMap;
 
 use super::fault::{Checked, Fault, Within, nothing_else};
 use super::matches::regex_text;
-use super::value;
+use super::{mirror, value};
 use crate::route::PathRule;
 use crate::snapshot::model::{
     ClusterIndex, ClusterSplit, DirectResponse, Forward, HashKey, HostRewrite, IdempotencyKey, PathRewrite,
@@ -87,6 +87,7 @@ pub(super) fn forward(
         value::ranged_duration("idle_timeout", action.idle_timeout.take(), &limits::IDLE_TIMEOUT)?;
     let retry = action.retry_policy.take().map(|policy| retry_rules(policy).within("retry_policy"));
     let retry = retry.transpose()?;
+    let mirror = mirror::mirror(std::mem::take(&mut action.request_mirror_policies), &split, clusters)?;
     // Shard always sends x-forwarded-host, so either value asks for what happens anyway.
     action.append_x_forwarded_host = false;
     nothing_else(&action)?;
@@ -98,6 +99,7 @@ pub(super) fn forward(
         retry,
         idempotency_key: IdempotencyKey::default(),
         class: Class::default(),
+        mirror: mirror.map(Box::new),
     };
     Ok(ForwardParts { forward, timeout, idle_timeout })
 }
@@ -110,7 +112,7 @@ fn timeout(timeout: Option<google::Duration>) -> Checked<Option<Duration>> {
     }
 }
 
-fn place(field: &str, name: &str, clusters: &ClusterPlaces) -> Checked<ClusterIndex> {
+pub(super) fn place(field: &str, name: &str, clusters: &ClusterPlaces) -> Checked<ClusterIndex> {
     clusters
         .get(name)
         .copied()

@@ -16,6 +16,7 @@ mod fault;
 mod fields;
 mod listener;
 mod matches;
+mod mirror;
 mod policy;
 mod routes;
 #[cfg(test)]

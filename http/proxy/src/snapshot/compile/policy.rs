@@ -19,6 +19,7 @@ use http_gateway::cors::{AllowedFields, CorsConfig, CorsPolicy, Credentials, Ori
 
 use super::fault::{Checked, Fault, Within, nothing_else};
 use super::matches::regex_text;
+use super::mirror::MirrorLimits;
 use super::value;
 use crate::snapshot::model::{ErrorPage, IdempotencyKey};
 
@@ -105,6 +106,7 @@ pub(super) struct RoutePolicies {
     pub(super) class: Class,
     pub(super) retry_on_timeout: bool,
     pub(super) idempotency_key: IdempotencyKey,
+    pub(super) mirror: MirrorLimits,
 }
 
 impl RoutePolicies {
@@ -156,6 +158,9 @@ impl RoutePolicies {
             Some(false) => IdempotencyKey::Ignored,
             None => self.idempotency_key,
         };
+        if let Some(options) = options.mirror {
+            self.mirror = MirrorLimits::read(options).within("mirror")?;
+        }
         if let Some(rules) = &options.access {
             self.access = Some(address_rules(rules).within("access")?);
         }

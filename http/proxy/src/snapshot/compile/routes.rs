@@ -117,7 +117,7 @@ fn rule(
     let action = match message.action.take() {
         Some(Chosen::Route(forward)) => {
             let mut parts = action::forward(forward, &conditions.path, clusters).within("route")?;
-            obey(&policies, &mut parts.forward)?;
+            obey(&policies, &name, &mut parts.forward)?;
             (timeout, idle_timeout) = (parts.timeout, parts.idle_timeout);
             Action::Forward(Box::new(parts.forward))
         }
@@ -154,8 +154,11 @@ fn rule(
 }
 
 /// What the options of `shard.v1` say about forwarding.
-fn obey(policies: &RoutePolicies, forward: &mut Forward) -> Checked<()> {
+fn obey(policies: &RoutePolicies, route: &str, forward: &mut Forward) -> Checked<()> {
     forward.class = policies.class;
+    if let Some(mirror) = &mut forward.mirror {
+        policies.mirror.apply(route, mirror);
+    }
     forward.idempotency_key = policies.idempotency_key;
     if policies.retry_on_timeout {
         match &mut forward.retry {

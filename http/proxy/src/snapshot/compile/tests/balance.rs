@@ -18,7 +18,7 @@ use control_api::envoy::route::route_action::HashPolicy;
 use control_api::envoy::route::route_action::hash_policy::{
     ConnectionProperties, Cookie, PolicySpecifier, QueryParameter,
 };
-use control_api::envoy::route::{HedgePolicy, RetryPolicy, RouteAction, route_action::RequestMirrorPolicy};
+use control_api::envoy::route::{HedgePolicy, RetryPolicy, RouteAction};
 use control_api::envoy::types::{Int64Range, Percent};
 use control_api::shard::v1;
 use control_api::{Resources, to_any};
@@ -712,7 +712,7 @@ fn retries_and_classes_of_routes_arrive() {
 }
 
 #[test]
-fn retries_mirrors_and_hedges_are_refused_by_field() {
+fn retries_and_hedges_are_refused_by_field() {
     type Edit = fn(&mut RetryPolicy);
     let cases: [(Edit, &str); 6] = [
         (
@@ -731,6 +731,4 @@ fn retries_mirrors_and_hedges_are_refused_by_field() {
     }
     let hedging = routed(|a| a.hedge_policy = Some(HedgePolicy::default()));
     assert!(refusal(&hedging).contains("route.hedge_policy is not supported"));
-    let mirroring = routed(|a| a.request_mirror_policies = vec![RequestMirrorPolicy::default()]);
-    assert!(refusal(&mirroring).contains("route.request_mirror_policies is not supported"));
 }

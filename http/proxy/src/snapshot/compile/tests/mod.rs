@@ -4,6 +4,7 @@
 mod balance;
 mod clusters;
 mod listeners;
+mod mirror;
 mod refusals;
 mod routes;
 mod secrets;

@@ -212,10 +212,6 @@ fn action_fields_that_shard_lacks() {
             of_route("route.max_stream_duration"),
         ),
         (
-            |r| edit_action(r, |a| a.request_mirror_policies = vec![Default::default()]),
-            of_route("route.request_mirror_policies"),
-        ),
-        (
             |r| edit_action(r, |a| a.path_rewrite_policy = Some(TypedExtensionConfig::default())),
             of_route("route.path_rewrite_policy"),
         ),

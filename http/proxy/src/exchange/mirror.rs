@@ -1,0 +1,329 @@
+//! Mirrors: copies of requests for another cluster, which nobody waits for (C50).
+//!
+//! ```text
+//!   sampled ─► Wish ─► the primary answers and the body is whole ─► Copy, a task of its own ─► counted
+//!                └───► no answer, no whole body, or no room ─► counted
+//! ```
+//! Invariants: the exchange never waits for a mirror; a mirror shares nothing with it but the core; places, bytes held
+//! and bytes a second are bounded by the rules of the route, and what does not fit is dropped. The primary's cluster
+//! learns nothing of it, since it is never the mirror's cluster.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use core_runtime::clock;
+use core_runtime::timer::Deadline;
+use http_balance::Outcome;
+use http_balance::admission::Applicant;
+use http_balance::mirror::{Dropped, MirrorRules, is_sampled};
+use http_balance::shed::{Class, LoadSign};
+use http_balance::stable_hash;
+use http_wire::fields::{FieldError, FieldId, FieldSet, Fields};
+use http_wire::h1::{Persistence, RequestFraming};
+use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Scheme};
+use http_wire::number::Decimal;
+
+use super::attempt::Held;
+use super::{Exchange, Next};
+use crate::chunk::Chunk;
+use crate::core::{Core, LiveSnapshot};
+use crate::fault::{self, Phase};
+use crate::pool::{self, Admitted, Cluster, Fresh, H2Lease, Lease};
+use crate::reason::Reason;
+use crate::record::MirrorEnd;
+use crate::relay::Copied;
+use crate::side::{BodyEvent, H2Side, Side, SideError};
+use crate::snapshot::{Forward, HostRewrite, Mirror, UpstreamProtocol};
+
+/// Bytes of a mirror's answer that are read, so that its connection can be used again; a longer answer is cut.
+const RESPONSE_BYTES_MAX: usize = 256 * 1024;
+
+/// Never copied: who the caller is, and what belongs to the primary's attempt.
+const REMOVED: FieldSet = FieldSet::of(&[
+    FieldId::Authorization,
+    FieldId::ProxyAuthorization,
+    FieldId::Cookie,
+    FieldId::XForwardedClientCert,
+    FieldId::XShardAttempt,
+    FieldId::Expect,
+]);
+
+/// A request in the sample that has not been mirrored yet.
+#[derive(Debug)]
+pub(super) struct Wish {
+    cluster: Rc<Cluster>,
+    /// Taken at once where a body is copied, which takes memory.
+    place: Option<Room>,
+}
+
+/// A place among the mirrors of a cluster, until it is dropped.
+#[derive(Debug)]
+struct Room(Rc<Cluster>);
+
+impl Room {
+    fn take(cluster: &Rc<Cluster>, rules: &MirrorRules) -> Result<Self, MirrorEnd> {
+        cluster.mirrors.borrow_mut().start(rules, clock::now()).map_err(MirrorEnd::Dropped)?;
+        Ok(Self(Rc::clone(cluster)))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.mirrors.borrow_mut().finished();
+    }
+}
+
+impl Mirror {
+    /// Bytes of a body that are copied.
+    pub(super) fn body_bytes_max(&self) -> usize {
+        usize::try_from(self.rules.buffered_bytes_max).unwrap_or(usize::MAX)
+    }
+}
+
+impl Exchange<'_> {
+    /// Whether the request is to be mirrored.
+    pub(super) fn sampled(&self, snapshot: &Rc<LiveSnapshot>, mirror: &Mirror) -> Option<Wish> {
+        let key = mirror.key.as_ref().and_then(|key| key.hash(&self.request.head, self.client_ip()));
+        let key = key.unwrap_or_else(|| stable_hash(self.request_id.as_bytes()));
+        if !is_sampled(&mirror.rules, key) {
+            return None;
+        }
+        let cluster = self.core.clusters.get(snapshot, mirror.cluster)?;
+        let is_tunnel = self.request.head.protocol().is_some() || self.request.head.method == Method::Connect;
+        let place = match self.request.body {
+            _ if is_tunnel => Err(MirrorEnd::Tunnel),
+            BodyLength::Empty => Ok(None),
+            BodyLength::Exact(bytes) if bytes > mirror.rules.buffered_bytes_max => {
+                Err(MirrorEnd::Dropped(Dropped::Buffer))
+            }
+            _ => Room::take(&cluster, &mirror.rules).map(Some),
+        };
+        match place {
+            Ok(place) => Some(Wish { cluster, place }),
+            Err(end) => {
+                self.core.stats.borrow_mut().mirror_ended(cluster.stat, end);
+                None
+            }
+        }
+    }
+
+    /// Sends the copy off, or counts why not. The primary has answered.
+    pub(super) fn mirror(&mut self, forward: &Forward, copied: Copied) {
+        let (Some(wish), Some(mirror)) = (self.mirror.take(), forward.mirror.as_deref()) else { return };
+        let stat = wish.cluster.stat;
+        match self.copy(wish, (forward, mirror), copied) {
+            Ok(copy) => core_runtime::spawn(copy.run()),
+            Err(end) => self.core.stats.borrow_mut().mirror_ended(stat, end),
+        }
+    }
+
+    /// The exchange is over: a mirror that has not begun has nothing to copy.
+    pub(super) fn forget_mirror(&mut self) {
+        if let Some(wish) = self.mirror.take() {
+            self.core.stats.borrow_mut().mirror_ended(wish.cluster.stat, MirrorEnd::Unfinished);
+        }
+    }
+
+    fn copy(
+        &self,
+        wish: Wish,
+        (forward, mirror): (&Forward, &Mirror),
+        copied: Copied,
+    ) -> Result<Copy, MirrorEnd> {
+        let (bytes, trailers) = match copied {
+            Copied::Whole { bytes, trailers } => (bytes, trailers),
+            Copied::TooLong => return Err(MirrorEnd::Dropped(Dropped::Buffer)),
+            Copied::Cut => return Err(MirrorEnd::Unfinished),
+        };
+        let Wish { cluster, place } = wish;
+        let room = place.map_or_else(|| Room::take(&cluster, &mirror.rules), Ok)?;
+        let body_bytes = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+        let fits = cluster.mirrors.borrow_mut().body(&mirror.rules, body_bytes, 0, clock::now());
+        fits.map_err(MirrorEnd::Dropped)?;
+        let who = Applicant {
+            class: Class::Sheddable,
+            core_strain: self.core.strain(),
+            random: self.core.random(),
+        };
+        let admitted = cluster.admit(who).map_err(|_refusal| MirrorEnd::Refused)?;
+        let key = forward.hash_key(&self.request.head, self.client_ip());
+        let lease = cluster.pick(self.core.random(), key, None).map_err(|_none| MirrorEnd::NoEndpoint)?;
+        let head = self.copied_head((forward, mirror), &lease).map_err(|_unfit| MirrorEnd::NotWritable)?;
+        self.core.stats.borrow_mut().mirror_began(cluster.stat, body_bytes);
+        Ok(Copy {
+            core: Rc::clone(self.core),
+            lease,
+            admitted,
+            _room: room,
+            head,
+            body: self.request.body,
+            te_trailers: self.request.te_trailers,
+            bytes,
+            trailers,
+            timeout: mirror.timeout,
+        })
+    }
+
+    /// The head without what is the caller's or the primary's own.
+    fn copied_head(
+        &self,
+        (forward, mirror): (&Forward, &Mirror),
+        lease: &Lease,
+    ) -> Result<RequestHead, FieldError> {
+        let mut head = self.request.head.clone();
+        if let Some(HostRewrite::Upstream) = forward.host_rewrite {
+            let asked = self.asked.as_ref().map(|asked| asked.host.as_slice());
+            let own = lease.endpoint.hostname.as_ref().map(String::as_bytes);
+            if let Some(host) = own.or(asked) {
+                head.set_authority(host)?;
+            }
+        }
+        let listed = |name: &[u8]| mirror.removed_fields.iter().any(|removed| removed.as_bytes() == name);
+        head.fields.remove_all(REMOVED, listed);
+        let timeout_ms = u64::try_from(mirror.timeout.as_millis()).unwrap_or(u64::MAX);
+        head.fields.set(FieldId::XDeadlineMs, Decimal::new(timeout_ms).as_bytes())?;
+        head.fields.set(FieldId::XMirrored, b"true")?;
+        Ok(head)
+    }
+}
+
+/// A mirrored request on its way.
+#[derive(Debug)]
+struct Copy {
+    core: Rc<Core>,
+    lease: Lease,
+    admitted: Admitted,
+    _room: Room,
+    head: RequestHead,
+    body: BodyLength,
+    te_trailers: bool,
+    bytes: Bytes,
+    trailers: Option<Fields>,
+    timeout: Duration,
+}
+
+/// Why a mirrored request was not answered, and what that says about the endpoint.
+type Failure = (MirrorEnd, Outcome);
+
+impl Copy {
+    async fn run(mut self) {
+        let began_at = clock::now();
+        let deadline = Deadline::new();
+        deadline.set_after(self.timeout);
+        let ended = {
+            let mut work = pin!(self.send());
+            poll_fn(|cx| {
+                if let std::task::Poll::Ready(ended) = work.as_mut().poll(cx) {
+                    return std::task::Poll::Ready(ended);
+                }
+                deadline.poll_expired(cx).map(|()| Err((MirrorEnd::TimedOut, Outcome::TimedOut)))
+            })
+            .await
+        };
+        let (end, outcome) = ended.map_or_else(|failure| failure, |outcome| (MirrorEnd::Sent, outcome));
+        self.lease.goes(outcome, clock::now().saturating_sub(began_at), LoadSign::None);
+        self.admitted.ends_like(&self.lease);
+        self.core.stats.borrow_mut().mirror_ended(self.lease.cluster.stat, end);
+    }
+
+    async fn send(&self) -> Result<Outcome, Failure> {
+        let (mut side, held) = self.open().await?;
+        self.send_body(&mut side).await.map_err(|error| broken(&error, Phase::BeforeHead))?;
+        let mut response = ResponseHead::default();
+        let info = loop {
+            let method = self.head.method;
+            let head = poll_fn(|cx| side.poll_response_head(cx, method, &mut response)).await;
+            let info = head.map_err(|error| broken(&error, Phase::BeforeHead))?;
+            if !response.is_interim() {
+                break info;
+            }
+        };
+        let outcome = Outcome::of_status(response.status);
+        let mut left = RESPONSE_BYTES_MAX;
+        loop {
+            let piece = poll_fn(|cx| side.poll_body(cx)).await;
+            match piece.map_err(|error| broken(&error, Phase::InBody))? {
+                BodyEvent::Data(chunk) => match left.checked_sub(chunk.len()) {
+                    Some(rest) => left = rest,
+                    None => return Ok(outcome),
+                },
+                BodyEvent::Last(_) | BodyEvent::End(_) => break,
+            }
+        }
+        held.give_back(&self.lease, side, info.persistence, Next::KeepAlive);
+        Ok(outcome)
+    }
+
+    /// Gets a connection and puts the request head on it.
+    async fn open(&self) -> Result<(Side, Held), Failure> {
+        match self.lease.protocol() {
+            UpstreamProtocol::Http1 => {
+                let opened = pool::check_out(&self.lease, Fresh::No).await;
+                self.count_opened(opened.as_ref().map(|(_, ticket)| ticket.is_reused).map_err(|r| *r));
+                let (mut side, ticket) = opened.map_err(not_connected)?;
+                let framing = RequestFraming {
+                    body: self.body,
+                    persistence: Persistence::KeepAlive,
+                    te_trailers: self.te_trailers,
+                };
+                side.send_request_head(&self.head, framing).map_err(|_unfit| NOT_WRITABLE)?;
+                Ok((Side::H1(side), Held::H1(ticket)))
+            }
+            UpstreamProtocol::Http2 => {
+                let opened = H2Lease::take(&self.lease).await;
+                self.count_opened(opened.as_ref().map(|stream| stream.is_reused).map_err(|r| *r));
+                let stream = opened.map_err(not_connected)?;
+                let mut send = stream.sender().map_err(gone)?;
+                let is_tls = self.lease.settings.config().tls.is_some();
+                let scheme = if is_tls { Scheme::Https } else { Scheme::Http };
+                let request = crate::convert::request_to_h2(&self.head, self.body, self.te_trailers, scheme);
+                let request = request.map_err(|_unfit| NOT_WRITABLE)?;
+                let sent = send.send_request(request, self.body == BodyLength::Empty);
+                let (response, sender) = sent.inspect_err(|_gone| stream.close()).map_err(gone)?;
+                Ok((Side::H2(H2Side::upstream(response, sender, self.body)), Held::H2(stream)))
+            }
+        }
+    }
+
+    fn count_opened(&self, opened: Result<bool, Reason>) {
+        let mut stats = self.core.stats.borrow_mut();
+        match opened {
+            Ok(true) => stats.counters.pool_reused += 1,
+            Ok(false) => {
+                stats.upstream_connect(self.lease.cluster.stat, self.lease.endpoint.stat, Ok(()));
+            }
+            Err(reason) => {
+                stats.upstream_connect(self.lease.cluster.stat, self.lease.endpoint.stat, Err(reason));
+            }
+        }
+    }
+
+    async fn send_body(&self, side: &mut Side) -> Result<(), SideError> {
+        if self.body != BodyLength::Empty {
+            if !self.bytes.is_empty() {
+                poll_fn(|cx| side.poll_room(cx)).await?;
+                side.send_body(BodyEvent::Data(Chunk::Shared(self.bytes.clone())))?;
+            }
+            poll_fn(|cx| side.poll_room(cx)).await?;
+            side.send_body(BodyEvent::End(self.trailers.clone()))?;
+        }
+        poll_fn(|cx| side.poll_flush(cx)).await
+    }
+}
+
+const NOT_WRITABLE: Failure = (MirrorEnd::NotWritable, Outcome::Abandoned);
+
+fn not_connected(reason: Reason) -> Failure {
+    (MirrorEnd::NotConnected, fault::outcome(reason, false))
+}
+
+fn gone(_error: h2::Error) -> Failure {
+    (MirrorEnd::Broken, Outcome::Abandoned)
+}
+
+fn broken(error: &SideError, phase: Phase) -> Failure {
+    (MirrorEnd::Broken, fault::outcome(fault::upstream(error, phase), false))
+}
