@@ -140,7 +140,7 @@ enum decision {
 	DECISION_DROP_NO_OWNER,     // dropped: the row or its owner is empty
 	DECISION_DROP_ERROR,        // dropped: a helper failed
 	DECISION_COOKIE_SENT,       // SYN answered with a cookie
-	DECISION_DROP_COOKIE,       // dropped: ACK with a wrong cookie
+	DECISION_COOKIE_ACCEPTED,   // passed: an ACK with our cookie, to a listener here
 	DECISION_INSERT_CAPPED,     // remark: not remembered, because this CPU's inserts are used up
 	DECISION_RULE_EXPIRED,      // remark: a rule matched but its time is over
 	DECISIONS,                  // how many
@@ -238,11 +238,18 @@ struct budgets {
 	__u32 icmp;
 };
 
+// Per CPU, one for each VIP: the SYNs of this window.
+struct syn_budget {
+	__u32 window;
+	__u32 syns;
+};
+
 // Constants of one load of the program (`.rodata`); a replaced program brings its own.
 #define HASH_KEYS 12
 struct config {
 	__u64 hash_a[HASH_KEYS]; // keys of the flow hash, two independent lanes
 	__u64 hash_b[HASH_KEYS];
+	__u64 cookie_key[2];     // of the SYN cookies' MAC
 	__be32 own4;             // this host's tunnel addresses; 0 = none
 	__u32 mtu_bytes;         // of the link towards the owners: the largest outer packet
 	__u8 own6[16];
@@ -251,6 +258,8 @@ struct config {
 	__u32 window_ticks;      // length of a budget's window: one second
 	__u32 inserts_per_window;
 	__u32 icmp_per_window;
+	__u32 cookies;           // nonzero: SYN cookies are sent and accepted
+	__u32 syns_per_window;   // of one VIP; beyond, they are answered with cookies
 	__u32 zero;
 };
 

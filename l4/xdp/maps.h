@@ -122,6 +122,13 @@ struct {
 } budgets SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct syn_budget);
+	__uint(max_entries, VIPS_MAX);
+} syn_budgets SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 256 * 1024);
 } trace SEC(".maps");

@@ -1,6 +1,7 @@
 // Second chance: a packet of a connection that is not here goes once to the proxy that owned its row before.
 #pragma once
 
+#include "accept.h"
 #include "steer.h"
 
 // Whether this host has the connection that a packet (or an ICMP error's quote) belongs to. A listener alone is not
@@ -10,19 +11,7 @@ __noinline int has_socket(struct xdp_md *ctx, const struct packet *p)
 	if (!p)
 		return 1;
 	struct bpf_sock_tuple tuple = {};
-	__u32 size = sizeof(tuple.ipv4);
-	if (p->v6) {
-		__builtin_memcpy(tuple.ipv6.saddr, p->source, 16);
-		__builtin_memcpy(tuple.ipv6.daddr, p->destination, 16);
-		tuple.ipv6.sport = p->ports & 0xffff;
-		tuple.ipv6.dport = p->ports >> 16;
-		size = sizeof(tuple.ipv6);
-	} else {
-		tuple.ipv4.saddr = p->source[0];
-		tuple.ipv4.daddr = p->destination[0];
-		tuple.ipv4.sport = p->ports & 0xffff;
-		tuple.ipv4.dport = p->ports >> 16;
-	}
+	__u32 size = tuple_of(p, &tuple);
 	struct bpf_sock *sk = bpf_skc_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!sk)
 		return 0;

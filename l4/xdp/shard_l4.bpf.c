@@ -6,7 +6,7 @@
 //   vips.h    whose packet it is                  steer.h   flow table, then Maglev row
 //   rules.h   drop rules                          encap.h   puts an outer header on
 //   rescue.h  second chance                       count.h   what became of it
-//   icmp.h    too big, echo
+//   icmp.h    too big, echo                      cookie.h  SYN cookies, accept.h their ACKs
 //
 // The path of an established flow is straight code whose only look-ups are in arrays (VIP, flow, owner, two counters,
 // settings), which the JIT compiles to a few instructions each; what is rare stands in functions of its own.
@@ -64,6 +64,11 @@ static __always_inline int keep(struct xdp_md *ctx, const struct packet *p, cons
 				struct choice *choice, enum arrival arrival)
 {
 	__u32 here = arrival == ARRIVED_DIRECT ? DECISION_LOCAL : DECISION_DECAPSULATED;
+	if (config.cookies && p->protocol == IPPROTO_TCP && p->kind == KIND_FLOW) {
+		struct packet copy = *p;
+		if (accept_cookie(ctx, &copy))
+			return leave(p, hash, vip->id, choice, DECISION_COOKIE_ACCEPTED, XDP_PASS);
+	}
 	__u32 decision = second_chance(ctx, p, vip, hash, choice, arrival, here);
 	if (decision != DECISION_RESCUED)
 		return leave(p, hash, vip->id, choice, decision, XDP_PASS);
@@ -108,6 +113,15 @@ static __always_inline int steer(struct xdp_md *ctx, struct packet *p, enum arri
 		struct packet copy = *p;
 		if (rule_drops(&copy, vip->id))
 			return leave(p, hash, vip->id, &choice, DECISION_DROP_RULE, XDP_DROP);
+	}
+
+	if (config.cookies && p->kind == KIND_SYN && rare(!syn_passes(vip->id))) {
+		struct packet copy = *p;
+		int failed = send_cookie(ctx, &copy);
+		if (!failed)
+			return leave(p, hash, vip->id, &choice, DECISION_COOKIE_SENT, XDP_TX);
+		if (failed > 0)
+			return leave(p, hash, vip->id, &choice, DECISION_DROP_ERROR, XDP_DROP);
 	}
 
 	if (!(rare(vip->flags & VIP_QUIC) && by_connection_id(ctx, &choice, p, vip)) &&

@@ -28,14 +28,7 @@ impl HashKeys {
     /// Expands the secret that all boxes of a fleet share.
     #[must_use]
     pub fn new(secret: &[u8; 16]) -> Self {
-        let lane = |name: u8| {
-            std::array::from_fn(|index| {
-                let index = u8::try_from(index).expect("12 keys");
-                let digest: [u8; 32] = Sha256::digest([secret.as_slice(), &[name, index]].concat()).into();
-                u64::from_le_bytes(digest.first_chunk().copied().expect("32 bytes hold 8"))
-            })
-        };
-        Self { a: lane(b'a'), b: lane(b'b') }
+        Self { a: expand(secret, b'a'), b: expand(secret, b'b') }
     }
 
     /// The hash of a flow from `source` to the VIP `destination`. Both are of one family.
@@ -76,6 +69,21 @@ impl HashKeys {
         hash = hash.wrapping_mul(0xbf58_476d_1ce4_e5b9);
         hash ^ hash >> 32
     }
+}
+
+/// Key of the MAC in SYN cookies, from the fleet's secret. Who learned the flow hash's keys would not know it.
+#[must_use]
+pub fn cookie_key(secret: &[u8; 16]) -> [u64; 2] {
+    expand(secret, b'c')
+}
+
+/// Keys for one purpose, each by SHA-256 of the secret, the purpose and the key's number.
+fn expand<const N: usize>(secret: &[u8; 16], purpose: u8) -> [u64; N] {
+    std::array::from_fn(|index| {
+        let index = u8::try_from(index).expect("at most 12 keys");
+        let digest: [u8; 32] = Sha256::digest([secret.as_slice(), &[purpose, index]].concat()).into();
+        u64::from_le_bytes(digest.first_chunk().copied().expect("32 bytes hold 8"))
+    })
 }
 
 /// The row of a flow.

@@ -167,7 +167,7 @@ pub enum Decision {
     DropNoOwner,
     DropError,
     CookieSent,
-    DropCookie,
+    CookieAccepted,
     InsertCapped,
     RuleExpired,
 }
@@ -198,7 +198,7 @@ impl Decision {
         Self::DropNoOwner,
         Self::DropError,
         Self::CookieSent,
-        Self::DropCookie,
+        Self::CookieAccepted,
         Self::InsertCapped,
         Self::RuleExpired,
     ];
@@ -230,7 +230,7 @@ impl Decision {
             Self::DropNoOwner => "drop_no_owner",
             Self::DropError => "drop_error",
             Self::CookieSent => "cookie_sent",
-            Self::DropCookie => "drop_cookie",
+            Self::CookieAccepted => "cookie_accepted",
             Self::InsertCapped => "insert_capped",
             Self::RuleExpired => "rule_expired",
         }
@@ -401,6 +401,8 @@ pub struct TraceEvent {
 pub struct Config {
     pub hash_a: [u64; HASH_KEYS],
     pub hash_b: [u64; HASH_KEYS],
+    /// Of the SYN cookies' MAC; see [`crate::hash::cookie_key`].
+    pub cookie_key: [u64; 2],
     /// This host's IPv4 tunnel address; zero = none.
     pub own4: [u8; 4],
     /// The largest outer packet on the link towards the owners.
@@ -415,6 +417,10 @@ pub struct Config {
     pub window_ticks: u32,
     pub inserts_per_window: u32,
     pub icmp_per_window: u32,
+    /// Nonzero: SYN cookies are sent and accepted.
+    pub cookies: u32,
+    /// SYNs of one VIP that one CPU passes on in a window; the others are answered with cookies.
+    pub syns_per_window: u32,
     pub zero: u32,
 }
 

@@ -80,8 +80,8 @@ zeroed! {
         source_port: [0; 2], destination_port: [0; 2], protocol: 0, zero: 0, packet_bytes: 0,
     },
     Config => Config {
-        hash_a: [0; 12], hash_b: [0; 12], own4: [0; 4], mtu_bytes: 0, own6: [0; 16], flow_set_mask: 0, flow_idle_units: 0,
-        window_ticks: 0, inserts_per_window: 0, icmp_per_window: 0, zero: 0,
+        hash_a: [0; 12], hash_b: [0; 12], cookie_key: [0; 2], own4: [0; 4], mtu_bytes: 0, own6: [0; 16], flow_set_mask: 0, flow_idle_units: 0,
+        window_ticks: 0, inserts_per_window: 0, icmp_per_window: 0, cookies: 0, syns_per_window: 0, zero: 0,
     },
 }
 
@@ -113,8 +113,8 @@ fn assertions() -> String {
             zero, packet_bytes
         }
         Config = "config" {
-            hash_a, hash_b, own4, mtu_bytes, own6, flow_set_mask, flow_idle_units, window_ticks, inserts_per_window,
-            icmp_per_window, zero
+            hash_a, hash_b, cookie_key, own4, mtu_bytes, own6, flow_set_mask, flow_idle_units, window_ticks,
+            inserts_per_window, icmp_per_window, cookies, syns_per_window, zero
         }
     }
     constants(&mut text);

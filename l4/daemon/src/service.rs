@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, TcpListener};
+use std::num::NonZero;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -536,6 +537,7 @@ fn load_options(config: &Config) -> LoadOptions {
         flow_idle: config.flows.idle,
         inserts_per_cpu_per_s: config.flows.inserts_per_second,
         icmp_per_cpu_per_s: config.flows.icmp_per_second,
+        syn_cookies_above: config.flows.syn_cookies_above.map(NonZero::get),
     }
 }
 
@@ -545,7 +547,7 @@ fn options_differ(a: &LoadOptions, b: &LoadOptions) -> bool {
             options.hash_secret,
             (options.own4, options.own6),
             (options.mtu_bytes, options.flows_max, options.flow_idle),
-            (options.inserts_per_cpu_per_s, options.icmp_per_cpu_per_s),
+            (options.inserts_per_cpu_per_s, options.icmp_per_cpu_per_s, options.syn_cookies_above),
         )
     };
     parts(a) != parts(b)

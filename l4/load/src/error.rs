@@ -30,6 +30,8 @@ pub enum Error {
     Rows { given: usize },
     /// A value of the options is out of range.
     Option { name: &'static str, value: String, allowed: &'static str },
+    /// The kernel cannot take a connection whose handshake it did not do.
+    NoCookies { source: Box<dyn StdError + Send + Sync> },
     /// The program cannot be run on a packet.
     Run { source: Box<ProgramError> },
 }
@@ -61,6 +63,10 @@ impl fmt::Display for Error {
             Self::Option { name, value, allowed } => {
                 write!(out, "option {name} is {value}; allowed is {allowed}")
             }
+            Self::NoCookies { .. } => out.write_str(
+                "SYN cookies need Linux 6.9 or newer with its types in /sys/kernel/btf/vmlinux, for the kernel \
+                 function bpf_sk_assign_tcp_reqsk; set `flows.syn_cookies_above` to 0 to do without",
+            ),
             Self::Run { .. } => out.write_str("the program cannot be run on a packet"),
         }
     }
@@ -69,9 +75,10 @@ impl fmt::Display for Error {
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
-            Self::Rights { source, .. } | Self::Pin { source, .. } | Self::Attach { source, .. } => {
-                Some(source.as_ref())
-            }
+            Self::Rights { source, .. }
+            | Self::Pin { source, .. }
+            | Self::Attach { source, .. }
+            | Self::NoCookies { source } => Some(source.as_ref()),
             Self::Load { source } => Some(source),
             Self::Verifier { source } | Self::Run { source } => Some(source),
             Self::Map { source, .. } => Some(source),

@@ -1,10 +1,12 @@
 //! The kernel side's door: loads the XDP program, attaches and replaces it, pins its maps and reads and writes them
 //! by the types of l4-abi. What goes into the maps is decided by l4-steer; the daemon calls both.
 //!
-//! Pins live below one folder of a bpffs: `abi-N/MAP` for the maps of layout N, `link-INTERFACE` for each attachment.
+//! Pins live below one folder of a bpffs: `abi-N/MAP` for the maps of layout N, `link-INTERFACE` and, with SYN cookies,
+//! `cookies-INTERFACE` for each attachment.
 //! They outlive the process, so that forwarding goes on while the daemon restarts; a new program takes the maps over
 //! and its replacement in the link is one atomic step of the kernel. `unsafe` stands in `map/pod.rs` alone.
 
+mod cookies;
 mod error;
 mod map;
 mod options;

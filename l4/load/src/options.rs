@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use l4_abi::hash::HashKeys;
+use l4_abi::hash::{HashKeys, cookie_key};
 use l4_abi::{Config, FLOW_SEEN_TICKS_SHIFT, FLOW_WAYS};
 use rustix::time::{ClockId, clock_getres};
 
@@ -30,6 +30,9 @@ pub struct LoadOptions {
     pub inserts_per_cpu_per_s: u32,
     /// ICMP errors that one CPU makes in a second.
     pub icmp_per_cpu_per_s: u32,
+    /// SYNs of one VIP that one CPU passes on in a second; those beyond are answered with SYN cookies. `None`: never,
+    /// and cookies of other boxes are not accepted. Needs Linux 6.9.
+    pub syn_cookies_above: Option<u32>,
 }
 
 impl Default for LoadOptions {
@@ -44,6 +47,7 @@ impl Default for LoadOptions {
             flow_idle: Duration::from_secs(300),
             inserts_per_cpu_per_s: 125_000,
             icmp_per_cpu_per_s: 100,
+            syn_cookies_above: None,
         }
     }
 }
@@ -74,6 +78,7 @@ impl LoadOptions {
         Ok(Config {
             hash_a: keys.a,
             hash_b: keys.b,
+            cookie_key: cookie_key(&self.hash_secret),
             own4: self.own4.map_or([0; 4], |address| address.octets()),
             mtu_bytes: self.mtu_bytes,
             own6: self.own6.map_or([0; 16], |address| address.octets()),
@@ -82,6 +87,8 @@ impl LoadOptions {
             window_ticks: ticks(Duration::from_secs(1)),
             inserts_per_window: self.inserts_per_cpu_per_s,
             icmp_per_window: self.icmp_per_cpu_per_s,
+            cookies: self.syn_cookies_above.is_some().into(),
+            syns_per_window: self.syn_cookies_above.unwrap_or(0),
             zero: 0,
         })
     }

@@ -9,7 +9,7 @@ use aya::programs::xdp::{Xdp, XdpLink, XdpMode};
 use aya::{Ebpf, EbpfLoader, TestRun, TestRunOptions};
 
 use crate::map::{self, Maps, Plain};
-use crate::{Error, LoadOptions, Result};
+use crate::{Error, LoadOptions, Result, cookies};
 
 /// Compiled by build.rs from l4/xdp.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/shard_l4.bpf.o"));
@@ -64,6 +64,7 @@ pub struct Program {
     program: &'static str,
     maps: Maps,
     pin_dir: Option<PathBuf>,
+    has_cookies: bool,
 }
 
 /// Whether this kernel lets this process load BPF programs.
@@ -112,6 +113,8 @@ impl Program {
         let mut loader = EbpfLoader::new();
         loader.override_global("config", &config, true);
         loader.map_max_entries("flows", flow_sets);
+        let has_cookies = options.syn_cookies_above.is_some();
+        let numbered = has_cookies.then(|| cookies::with_number(object)).transpose()?;
         for (name, value) in constants {
             loader.override_global(name, value, true);
         }
@@ -120,10 +123,15 @@ impl Program {
                 loader.map_pin_path(name, folder.join(name));
             }
         }
-        let mut ebpf = loader.load(object).map_err(|source| Error::load("making the maps", source))?;
+        let mut ebpf = loader
+            .load(numbered.as_deref().unwrap_or(object))
+            .map_err(|source| Error::load("making the maps", source))?;
         xdp(&mut ebpf, program)?.load().map_err(Error::verifier)?;
+        if has_cookies {
+            cookies::load(&mut ebpf)?;
+        }
         let maps = Maps::of(&mut ebpf, options.pin_dir.as_deref())?;
-        Ok(Self { ebpf, program, maps, pin_dir: options.pin_dir.clone() })
+        Ok(Self { ebpf, program, maps, pin_dir: options.pin_dir.clone(), has_cookies })
     }
 
     /// The program's maps.
@@ -138,6 +146,18 @@ impl Program {
     ///
     /// [`Error::Attach`] when the interface does not exist or carries another XDP program; [`Error::Rights`].
     pub fn attach(&mut self, interface: &str, mode: Mode) -> Result<Attached> {
+        // Before the program that hands it packets, and off after it.
+        if self.has_cookies {
+            cookies::attach(&mut self.ebpf, self.pin_dir.as_deref(), interface)?;
+        }
+        let attached = self.attach_xdp(interface, mode)?;
+        if let (false, Some(folder)) = (self.has_cookies, &self.pin_dir) {
+            cookies::detach(folder, interface)?;
+        }
+        Ok(attached)
+    }
+
+    fn attach_xdp(&mut self, interface: &str, mode: Mode) -> Result<Attached> {
         let pin = self.pin_dir.as_ref().map(|folder| link_pin(folder, interface));
         let program = xdp(&mut self.ebpf, self.program)?;
         if let Some(pin) = pin.as_deref().filter(|pin| pin.exists()) {
@@ -218,7 +238,9 @@ pub fn detach(pin_dir: &Path, interface: &str) -> Result<bool> {
     }
     let pinned = open_link(&pin)?;
     // The kernel detaches when the last reference, which this is, goes.
-    pinned.unpin().map(|_link| true).map_err(|source| Error::Pin { path: pin, source: Box::new(source) })
+    pinned.unpin().map(drop).map_err(|source| Error::Pin { path: pin, source: Box::new(source) })?;
+    cookies::detach(pin_dir, interface)?;
+    Ok(true)
 }
 
 /// The interfaces with a pinned link.
@@ -246,14 +268,15 @@ fn link_pin(pin_dir: &Path, interface: &str) -> PathBuf {
     pin_dir.join(format!("link-{interface}"))
 }
 
-fn open_link(pin: &Path) -> Result<PinnedLink> {
+pub(crate) fn open_link(pin: &Path) -> Result<PinnedLink> {
     PinnedLink::from_pin(pin).map_err(|source| Error::Pin { path: pin.to_owned(), source: Box::new(source) })
 }
 
+/// What the kernel says of a link whose interface went away.
+pub(crate) const DEFUNCT: i32 = rustix::io::Errno::NOLINK.raw_os_error();
+
 /// Puts `program` into the pinned link; `false` when the link's interface no longer exists.
 fn replace(program: &mut Xdp, pin: &Path, interface: &str) -> Result<bool> {
-    /// What the kernel says of a link whose interface went away.
-    const DEFUNCT: i32 = rustix::io::Errno::NOLINK.raw_os_error();
     let link = FdLink::from(open_link(pin)?);
     let link = XdpLink::try_from(link).map_err(|source| Error::attach(interface, source))?;
     match program.attach_to_link(link) {

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -158,6 +159,8 @@ pub struct Flows {
     pub inserts_per_second: u32,
     /// ICMP errors that one CPU makes each second.
     pub icmp_per_second: u32,
+    /// SYNs of one VIP that one CPU passes on each second, before it answers them with cookies; `None` = no cookies.
+    pub syn_cookies_above: Option<NonZero<u32>>,
 }
 
 /// What is particular to one machine.

@@ -43,6 +43,7 @@ pub(crate) const NAMES: &[&str] = &[
     "owner_counts",
     "rescue_counts",
     "budgets",
+    "syn_budgets",
     "trace",
 ];
 

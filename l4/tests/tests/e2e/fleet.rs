@@ -21,6 +21,13 @@ pub(crate) struct Fleet {
     version: u32,
 }
 
+/// What a host of the lab does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Box,
+    Proxy,
+}
+
 /// How many transfers broke, with what the first one said.
 #[derive(Debug, Default)]
 pub(crate) struct Broken {
@@ -50,6 +57,15 @@ impl Fleet {
     }
 
     pub(crate) fn with(active: u16, mtu_bytes: u32, pin_dir: Option<&PathBuf>) -> Self {
+        Self::tuned(active, pin_dir, |_, options| LoadOptions { mtu_bytes, ..options })
+    }
+
+    /// With options that `tune` changes for each host.
+    pub(crate) fn tuned(
+        active: u16,
+        pin_dir: Option<&PathBuf>,
+        tune: impl Fn(Role, LoadOptions) -> LoadOptions,
+    ) -> Self {
         let lab = Lab::new(2, 3);
         // Without a program on the other end, a veth drops what this end transmits.
         let mut router = load(&LoadOptions { flows_max: 1024, ..LoadOptions::default() });
@@ -59,11 +75,14 @@ impl Fleet {
             }
         });
         let boxes = lab.boxes.iter().map(|host| {
-            program(&lab, host, None, mtu_bytes, pin_dir.map(|folder| folder.join(host.router_end())))
+            let pins = pin_dir.map(|folder| folder.join(host.router_end()));
+            program(&lab, host, None, &tune(Role::Box, options(host, 1600, pins)))
         });
         let boxes = boxes.collect();
         let local = (1..).zip(&lab.proxies);
-        let proxies = local.map(|(id, host)| program(&lab, host, Some(id), mtu_bytes, None)).collect();
+        let proxies = local
+            .map(|(id, host)| program(&lab, host, Some(id), &tune(Role::Proxy, options(host, 1600, None))))
+            .collect();
         for host in &lab.proxies {
             for address in [VIP4, VIP6] {
                 let listener = host.enter(|| TcpListener::bind(vip(address))).expect("the VIP is on lo");
@@ -196,8 +215,8 @@ fn counted(programs: &mut [Program], decision: Decision) -> u64 {
 }
 
 /// The program of a box, or of the proxy with this id.
-fn program(lab: &Lab, host: &Host, id: Option<u16>, mtu_bytes: u32, pin_dir: Option<PathBuf>) -> Program {
-    let mut program = load(&options(host, mtu_bytes, pin_dir));
+fn program(lab: &Lab, host: &Host, id: Option<u16>, options: &LoadOptions) -> Program {
+    let mut program = load(options);
     feed(program.maps(), lab, id);
     host.enter(|| attach(&mut program, "e0"));
     program

@@ -2,5 +2,6 @@
 #![expect(clippy::tests_outside_test_module, reason = "this whole folder is a test target")]
 
 mod changes;
+mod cookies;
 mod fleet;
 mod path;

@@ -1,6 +1,7 @@
 //! The XDP program, packet by packet: each path with packet in, packet out, verdict and counter.
 #![expect(clippy::tests_outside_test_module, reason = "this whole folder is a test target")]
 
+mod cookies;
 mod forward;
 mod hostile;
 mod icmp;

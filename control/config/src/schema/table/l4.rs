@@ -227,6 +227,13 @@ pub(crate) static L4_FLOWS: Object = Object {
             Optional,
             "ICMP errors that one CPU makes in a second."
         ),
+        field!(
+            "syn_cookies_above",
+            ints(Bound { min: 0, default: 0, max: 10_000_000 }),
+            Optional,
+            "SYNs of one VIP that one CPU passes on in a second; those beyond are answered with SYN cookies. 0 = never, \
+             and then the cookies of other boxes are not accepted either. Needs Linux 6.9 on boxes and proxies."
+        ),
     ]],
     groups: &[],
 };

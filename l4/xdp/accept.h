@@ -1,0 +1,132 @@
+// The proxy's half of SYN cookies: XDP checks the cookie that an ACK brings back, and a program behind it, where packets
+// are the stack's, has the kernel make a connection of a handshake that it knows nothing of.
+#pragma once
+
+#include "cookie.h"
+#include <linux/pkt_cls.h>
+
+// Handed from XDP to `assign` in front of the frame.
+#define GRANT_MAGIC 0x5ec00c1eu
+struct grant {
+	__u32 magic;
+	__u32 meta;
+};
+
+static __always_inline __u32 tuple_of(const struct packet *p, struct bpf_sock_tuple *tuple)
+{
+	if (p->v6) {
+		__builtin_memcpy(tuple->ipv6.saddr, p->source, 16);
+		__builtin_memcpy(tuple->ipv6.daddr, p->destination, 16);
+		tuple->ipv6.sport = p->ports & 0xffff;
+		tuple->ipv6.dport = p->ports >> 16;
+		return sizeof(tuple->ipv6);
+	}
+	tuple->ipv4.saddr = p->source[0];
+	tuple->ipv4.daddr = p->destination[0];
+	tuple->ipv4.sport = p->ports & 0xffff;
+	tuple->ipv4.dport = p->ports >> 16;
+	return sizeof(tuple->ipv4);
+}
+
+// Whether a packet brings one of our cookies back to a listener here; if so, the stack is told in front of the frame.
+// The MAC comes first, because no packet of a connection passes it and a look-up costs more.
+__noinline int accept_cookie(struct xdp_md *ctx, const struct packet *p)
+{
+	if (!p)
+		return 0;
+	__u32 l2_bytes = p->l2_bytes > sizeof(struct ethhdr) ? 18 : 14;
+	struct tcphdr *tcp = start_of(ctx) + l2_bytes + (p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
+	if ((void *)(tcp + 1) > end_of(ctx) || !tcp->ack || tcp->syn || tcp->rst)
+		return 0;
+	__u32 cookie = bpf_ntohl(tcp->ack_seq) - 1, first = bpf_ntohl(tcp->seq) - 1;
+	__u32 meta = cookie & ((1 << COOKIE_META_BITS) - 1), now = cookie_period();
+	// A box whose clock is ahead may have made it in the period to come.
+	__u32 age = (now + 1 - meta) & 3;
+	if (age == 3 || cookie != cookie_for(p, first, now + 1 - age, meta))
+		return 0;
+	struct bpf_sock_tuple tuple = {};
+	__u32 size = tuple_of(p, &tuple);
+	struct bpf_sock *sk = bpf_skc_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return 0;
+	int listens = sk->state == BPF_TCP_LISTEN;
+	bpf_sk_release(sk);
+	if (!listens || bpf_xdp_adjust_meta(ctx, -(int)sizeof(struct grant)))
+		return 0;
+	struct grant *grant = (void *)(long)ctx->data_meta;
+	if ((void *)(grant + 1) > start_of(ctx))
+		return 0;
+	grant->magic = GRANT_MAGIC;
+	grant->meta = meta;
+	return 1;
+}
+
+// What the kernel makes a connection of; `struct bpf_tcp_req_attrs` of Linux 6.9, which its headers do not export.
+struct connection_attributes {
+	__u32 rcv_tsval;
+	__u32 rcv_tsecr;
+	__u16 mss;
+	__u8 rcv_wscale;
+	__u8 snd_wscale;
+	__u8 ecn_ok;
+	__u8 wscale_ok;
+	__u8 sack_ok;
+	__u8 tstamp_ok;
+	__u8 usec_ts_ok;
+	__u8 reserved[3];
+};
+
+// A call of the kernel function bpf_sk_assign_tcp_reqsk. The loader writes the function's number, which each kernel
+// has its own of, over ASSIGN_PLACE; written in bytes, because the loader's library relocates no kernel functions.
+#define ASSIGN_PLACE "0x5ec0ca11"
+static __always_inline int assign_connection(struct __sk_buff *skb, struct tcp_sock *listener,
+					     struct connection_attributes *attributes)
+{
+	register long failed asm("r0");
+	register struct __sk_buff *first asm("r1") = skb;
+	register struct tcp_sock *second asm("r2") = listener;
+	register struct connection_attributes *third asm("r3") = attributes;
+	register long fourth asm("r4") = sizeof(*attributes);
+	asm volatile(".byte 0x85, 0x20, 0, 0\n.long " ASSIGN_PLACE
+		     : "=r"(failed), "+r"(first), "+r"(second), "+r"(third), "+r"(fourth)
+		     :
+		     : "r5", "memory");
+	return failed;
+}
+
+// Behind XDP, where packets are the stack's: an ACK that XDP vouches for becomes a connection of its listener.
+SEC("classifier")
+int assign(struct __sk_buff *skb)
+{
+	struct grant *grant = (void *)(long)skb->data_meta;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if ((void *)(grant + 1) > data || grant->magic != GRANT_MAGIC)
+		return TC_ACT_UNSPEC;
+	struct packet p = {};
+	__u32 meta = grant->meta, scale = meta >> 5 & 15;
+	parse(&p, data, end);
+	if (p.kind != KIND_FLOW || p.protocol != IPPROTO_TCP)
+		return TC_ACT_UNSPEC;
+	struct connection_attributes attributes = {
+		.mss = class_mss(meta >> 2 & 3, p.v6),
+		.sack_ok = meta >> 4 & 1,
+		.wscale_ok = scale != COOKIE_NO_SCALE,
+	};
+	if (attributes.wscale_ok) {
+		attributes.rcv_wscale = COOKIE_OWN_SCALE;
+		attributes.snd_wscale = scale;
+	}
+	struct bpf_sock_tuple tuple = {};
+	__u32 size = tuple_of(&p, &tuple);
+	struct bpf_sock *sk = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return TC_ACT_UNSPEC;
+	if (sk->state == BPF_TCP_LISTEN) {
+		struct tcp_sock *listener = bpf_skc_to_tcp_sock(sk);
+		// What fails here is reset by the stack, which knows nothing of the handshake.
+		if (listener)
+			assign_connection(skb, listener, &attributes);
+	}
+	bpf_sk_release(sk);
+	return TC_ACT_UNSPEC;
+}
