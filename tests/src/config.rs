@@ -21,6 +21,8 @@ pub struct Config {
     pub listeners: Vec<Listener>,
     pub clusters: Vec<Cluster>,
     pub routes: Vec<Route>,
+    /// More files of the config directory, by path relative to it: what rules name.
+    pub more_files: Vec<(String, String)>,
 }
 
 /// TLS of a listener.
@@ -216,7 +218,15 @@ impl Config {
             listeners: vec![Listener::new("main")],
             clusters: vec![cluster],
             routes: vec![route],
+            more_files: Vec::new(),
         }
+    }
+
+    /// With a file that a rule names.
+    #[must_use]
+    pub fn and_file(mut self, path: &str, content: &str) -> Self {
+        self.more_files.push((path.to_owned(), content.to_owned()));
+        self
     }
 
     /// Changes the first listener.

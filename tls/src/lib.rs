@@ -5,7 +5,7 @@
 //! - [`Session`] is one connection in either role: bytes in, bytes out. It owns no socket and no timer; the one
 //!   clock it sees is the [`WallClock`] of its context, for certificates and tickets.
 //! - [`TicketKeys`] rotate; equal keys on other cores and hosts make sessions resume there.
-//! - [`SecretBytes`] holds every private key and ticket key on its way in.
+//! - [`SecretBytes`] holds every private key and ticket key on its way in; [`MacKey`] signs what clients bring back.
 //!
 //! Called by http/proxy on the request path and by shard-bench. Imports nothing of ours. Feature `aws-lc` (the
 //! default) or `ring` picks the cryptography.
@@ -15,6 +15,7 @@ mod client;
 mod error;
 mod hello;
 mod locked;
+mod mac;
 mod machine;
 mod names;
 mod pem;
@@ -31,6 +32,7 @@ pub use error::{
     WarningKind,
 };
 pub use locked::{Custody, SecretBytes, forbid_core_dumps};
+pub use mac::MacKey;
 pub use names::{PolicyId, UnknownName};
 pub use provider::{KeyExchange, PostQuantum, RandomFailed, WallClock, system_clock};
 pub use server::{CertifiedName, Identity, ServedNames, ServerContext, ServerContextBuilder};

@@ -160,6 +160,17 @@ pub mod balance {
 
     /// Points of the heaviest endpoint on a ring.
     pub const RING_VIRTUAL_NODES: Bound<u32> = bound(100, 256, 500);
+    /// Bytes of a key of session cookies.
+    pub const STICKY_KEY_BYTES: Range<usize> = Range { min: 32, max: 64 };
+    /// Current and previous.
+    pub const STICKY_KEYS_MAX: usize = 2;
+    /// Unset: the cookie goes when the browser ends. Browsers keep none for longer than 400 days.
+    pub const STICKY_MAX_AGE: Range<Duration> = Range { min: s(1), max: s(400 * DAY) };
+    pub const STICKY_OVERLAP: Bound<Duration> = bound(s(1), s(1_800), s(DAY));
+    /// Bytes of the name of a session cookie.
+    pub const STICKY_COOKIE_BYTES_MAX: usize = 128;
+    /// Bytes of its path.
+    pub const STICKY_PATH_BYTES_MAX: usize = 1_024;
     /// Primes only.
     pub const MAGLEV_ROWS: Bound<u32> = bound(101, 65_537, 1_000_003);
     /// Unset: no bound on the load of a key's endpoint.

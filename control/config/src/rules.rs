@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use control_api::defaults::ACCESS_LOG_FIELDS;
+use control_api::defaults::balance::{STICKY_COOKIE_BYTES_MAX, STICKY_PATH_BYTES_MAX};
 use control_api::defaults::route::{REGEX_BYTES_MAX, REGEX_COMPILED_BYTES_MAX};
 use regex::{Regex, RegexBuilder};
 
@@ -361,6 +362,26 @@ pub(crate) fn parameter_name(value: &str) -> Verdict {
             && value.bytes().all(|b| b.is_ascii_graphic() && !b"&=#;".contains(&b)),
         "not a parameter name",
         "use printable ASCII without `&`, `=`, `;` and `#`",
+    )
+}
+
+/// A token (RFC 6265 §4.1.1).
+pub(crate) fn cookie_name(value: &str) -> Verdict {
+    let is_token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+    ensure(
+        (1..=STICKY_COOKIE_BYTES_MAX).contains(&value.len()) && value.bytes().all(is_token),
+        "not a cookie name",
+        format!("use at most {STICKY_COOKIE_BYTES_MAX} letters, digits, `-` and `_`"),
+    )
+}
+
+/// What `Path` of a cookie may say (RFC 6265 §4.1.1).
+pub(crate) fn cookie_path(value: &str) -> Verdict {
+    let is_plain = |b: u8| b.is_ascii_graphic() && b != b';';
+    ensure(
+        value.starts_with('/') && value.len() <= STICKY_PATH_BYTES_MAX && value.bytes().all(is_plain),
+        "not a path of a cookie",
+        "begin with `/`, and use printable ASCII without `;`",
     )
 }
 

@@ -3,6 +3,7 @@
 //! Called at the start and by reloads, on the main thread. A config with a fault yields nothing.
 
 use std::path::Path;
+use std::time::Duration;
 
 use control_config::{Loaded, SourceMap};
 use http_proxy::snapshot::{Host, Snapshot, StatRegistry, compile_for};
@@ -36,7 +37,7 @@ pub(crate) fn load(dir: &Path) -> Result<Loaded, usize> {
     }
 }
 
-/// Compiles what was read, once for each of `shards`: TLS contexts are a core's own.
+/// Compiles what was read, once for each of `shards`: TLS contexts are a core's own. `now` is by the shards' clocks.
 ///
 /// # Errors
 /// The number of faults; all are logged.
@@ -44,11 +45,11 @@ pub(crate) fn compile(
     loaded: Loaded,
     registry: &mut StatRegistry,
     tickets: &TicketKeys,
-    shards: usize,
+    (shards, now): (usize, Duration),
 ) -> Result<Compiled, usize> {
     let roots = system_roots();
     let cores = u32::try_from(shards).unwrap_or(u32::MAX);
-    let host = Host { ticket_keys: Some(tickets), system_roots_pem: roots.as_deref(), cores };
+    let host = Host { ticket_keys: Some(tickets), system_roots_pem: roots.as_deref(), cores, now };
     let snapshots = (0..shards).map(|_| compile_for(&loaded.resources, &host, registry)).collect();
     match snapshots {
         Ok(snapshots) => Ok(Compiled { snapshots, sources: loaded.sources, digest: loaded.digest }),

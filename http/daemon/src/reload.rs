@@ -49,7 +49,8 @@ impl Process {
         self.retire_series();
         let keys = self.tickets.keys().map_err(|error| format!("session ticket keys: {error}"))?;
         let Compiled { snapshots, sources, digest } =
-            config::compile(loaded, &mut self.registry, &keys, self.shards.count()).map_err(wrong)?;
+            config::compile(loaded, &mut self.registry, &keys, (self.shards.count(), self.shards.now()))
+                .map_err(wrong)?;
         let described = snapshots.first().map(|first| {
             describe::log_warnings(first);
             Description::of(first, &digest)

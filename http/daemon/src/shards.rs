@@ -35,6 +35,8 @@ const COMMANDS_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Shards {
     links: Vec<Link>,
+    /// Of all shards' clocks.
+    epoch: Epoch,
 }
 
 #[derive(Debug)]
@@ -110,7 +112,7 @@ impl Shards {
             watch(index, thread, rest, events.clone()).map_err(failed)?;
         }
         let link = |sender| Link { sender, backlog: VecDeque::new(), is_running: true };
-        Ok((Self { links: senders.into_iter().map(link).collect() }, sink))
+        Ok((Self { links: senders.into_iter().map(link).collect(), epoch }, sink))
     }
 
     /// Waits until all shards run, and says on which driver.
@@ -137,6 +139,11 @@ impl Shards {
             }
         }
         Ok(kinds.into_iter().flatten().collect())
+    }
+
+    /// The time by the shards' clocks.
+    pub(crate) fn now(&self) -> Duration {
+        self.epoch.read()
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -120,10 +120,12 @@ impl Core {
         let snapshot = Rc::new(LiveSnapshot::new(snapshot, 0, &graveyard));
         let generations = Generations::default();
         generations.note(&snapshot);
+        let clusters = Clusters::new(rng_seed);
+        clusters.prepare_sticky(&snapshot);
         Rc::new(Self {
             index,
             snapshot: RefCell::new(snapshot),
-            clusters: Clusters::new(rng_seed),
+            clusters,
             stats: RefCell::new(stats),
             limiter: RefCell::new(ClientLimiter::new(LIMITED_CLIENTS_MAX, limiter_seed)),
             handshakes: TurnGate::new(HANDSHAKES_PER_TURN_MAX),
@@ -154,6 +156,7 @@ impl Core {
         let number = self.snapshot.borrow().number() + 1;
         let new = Rc::new(LiveSnapshot::new(snapshot, number, &self.graveyard));
         self.clusters.forget_missing(&new);
+        self.clusters.prepare_sticky(&new);
         self.rotated.borrow_mut().clear();
         self.note_gone(&new);
         self.generations.note(&new);

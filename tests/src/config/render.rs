@@ -14,7 +14,7 @@ const OWNER: &str = "app";
 
 /// Files by path relative to the config directory.
 pub(super) fn files(config: &Config) -> Vec<(String, String)> {
-    let mut files = Vec::new();
+    let mut files = config.more_files.clone();
     let listeners: Map<String, Value> =
         config.listeners.iter().map(|one| (one.name.clone(), listener(one, &mut files))).collect();
     push(&mut files, "platform/listeners.yaml", &json!({ "listeners": listeners }));

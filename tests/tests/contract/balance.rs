@@ -164,3 +164,29 @@ fn what_is_not_served_yet_is_refused_in_so_many_words() {
         }
     }
 }
+
+#[test]
+fn every_key_of_sticky_sessions_reaches_the_cluster() {
+    let sticky = |keys: &str| {
+        let dir = config(&format!(", sticky: {{ {keys} }}"), "");
+        dir.write("keys/new", [1; 32]);
+        dir.write("keys/old", [2; 64]);
+        let cluster = compiled(dir.path()).clusters.remove(0);
+        let cookie = cluster.sticky.expect("sessions are on");
+        let rules = cluster.plan.rules.sticky.expect("sessions are on");
+        format!("{} {} {} {rules:?}", cookie.cookie, cookie.attributes, cookie.previous.is_some())
+    };
+    let plain = sticky("keys: [keys/new]");
+    for keys in [
+        "keys: [keys/new, keys/old]",
+        "keys: [keys/new], cookie: sid",
+        "keys: [keys/new], path: /shop",
+        "keys: [keys/new], max_age: 1h",
+        "keys: [keys/new], overlap: 1m",
+        "keys: [keys/new], virtual_nodes: 100",
+    ] {
+        assert_ne!(sticky(keys), plain, "{keys} changes nothing");
+    }
+    assert_eq!(sticky("keys: [keys/new], path: /, overlap: 30m, virtual_nodes: 256"), plain);
+    assert!(cluster("").sticky.is_none(), "off");
+}

@@ -38,6 +38,7 @@ mod routing;
 mod slow;
 mod smuggling;
 mod start;
+mod sticky;
 mod streaming;
 mod tls;
 mod tools;

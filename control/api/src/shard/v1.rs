@@ -227,6 +227,9 @@ pub struct ClusterOptions {
     /// Unset: off.
     #[prost(message, optional, tag = "13")]
     pub shed: Option<Shed>,
+    /// Unset: off. Not with the `lb_policies` RING_HASH and MAGLEV, nor with names to resolve.
+    #[prost(message, optional, tag = "14")]
+    pub sticky: Option<Sticky>,
 }
 
 /// Ways to choose an endpoint that `lb_policy` has no word for.
@@ -329,6 +332,29 @@ pub struct Shed {
     pub standard_from: Option<u32>,
     #[prost(uint32, optional, tag = "4")]
     pub critical_from: Option<u32>,
+}
+
+/// Sessions that keep their endpoint by a signed cookie.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Sticky {
+    /// Empty: `shard-` and eight hexadecimal digits that stand for the cluster.
+    #[prost(string, tag = "1")]
+    pub cookie: String,
+    /// Of the cookie; empty: `/`.
+    #[prost(string, tag = "2")]
+    pub path: String,
+    /// Of the cookie; unset: until the browser ends.
+    #[prost(message, optional, tag = "3")]
+    pub max_age: Option<Duration>,
+    /// Names of Secrets with a `generic_secret` of 32 to 64 bytes: the current key, then the previous one.
+    #[prost(string, repeated, tag = "4")]
+    pub keys: Vec<String>,
+    /// How long a session stays at an endpoint that drains, or under a ring that was replaced.
+    #[prost(message, optional, tag = "5")]
+    pub overlap: Option<Duration>,
+    /// Points of the heaviest endpoint.
+    #[prost(uint32, optional, tag = "6")]
+    pub virtual_nodes: Option<u32>,
 }
 
 /// An access log sent to syslog (RFC 5424), as the `typed_config` of an `AccessLog`.

@@ -201,7 +201,7 @@ impl Emitter<'_> {
 }
 
 /// The policy of a cluster, in the words of the key table.
-fn policy_word(node: &Node) -> &str {
+pub(super) fn policy_word(node: &Node) -> &str {
     let written = node.word("balance").or_else(|| node.get("balance")?.word("policy"));
     written.unwrap_or("p2c")
 }

@@ -16,7 +16,7 @@ use control_api::envoy::route::route_action::hash_policy::PolicySpecifier;
 use control_api::envoy::upstream_http::{self, http_protocol_options as upstream};
 use control_api::shard::v1::ClusterOptions;
 
-use super::balance::hash_key;
+use super::balance::{hash_key, policy_word};
 use super::{Emitter, count, metadata, packed, span};
 use crate::finding::Problem;
 use crate::suggest::nearest;
@@ -94,6 +94,7 @@ impl Emitter<'_> {
         };
         self.balance(&node, &mut cluster, &mut options);
         self.refuse_maglev_of_names(&node, has_names);
+        options.sticky = self.sticky(&node, has_names, policy_word(&node));
         cluster.metadata = metadata(&options);
         self.resources.clusters.push(cluster);
         self.remember("cluster", name, own);

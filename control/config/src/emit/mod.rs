@@ -26,6 +26,7 @@ mod pages;
 mod policy;
 mod route;
 mod route_match;
+mod sticky;
 mod tls;
 mod virtual_host;
 

@@ -164,7 +164,7 @@ impl Emitter<'_> {
         Some(name)
     }
 
-    fn insert_secret(&mut self, name: &str, kind: secret::Type) {
+    pub(super) fn insert_secret(&mut self, name: &str, kind: secret::Type) {
         self.resources.secrets.insert(Secret { name: name.to_owned(), r#type: Some(kind) });
     }
 
@@ -180,7 +180,7 @@ impl Emitter<'_> {
         Some(contents)
     }
 
-    fn warn_of_readable_key(&mut self, file: &Node) {
+    pub(super) fn warn_of_readable_key(&mut self, file: &Node) {
         if let Some(path) = file.text()
             && self.files.is_world_readable(path)
         {

@@ -9,6 +9,7 @@ mod files;
 mod l4;
 mod mirror;
 mod resources;
+mod sticky;
 
 use std::collections::BTreeMap;
 

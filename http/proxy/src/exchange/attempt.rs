@@ -10,12 +10,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use core_runtime::clock;
-use http_balance::Outcome;
 use http_balance::admission::{Applicant, Refusal};
 use http_balance::retry::{
     Again, Attempted, BodyState, Failure as Cause, NoRetry, Repeatability, RetryRules,
 };
 use http_balance::shed::{Class, ClientAttempt, LoadSign};
+use http_balance::{Outcome, Slot};
 use http_gateway::body_limit::BodyMeter;
 use http_wire::fields::FieldId;
 use http_wire::h1::{Persistence, RequestFraming};
@@ -87,10 +87,10 @@ impl Exchange<'_> {
         let mut admitted = cluster.admit(who).map_err(refused)?;
         self.mirror = forward.mirror.as_deref().and_then(|mirror| self.sampled(snapshot, mirror));
         let key = forward.hash_key(&self.request.head, self.client_ip());
-        let (mut exclude, mut fresh) = (None, Fresh::No);
+        let (mut failed, mut fresh) = (None, Fresh::No);
         loop {
             //  9  balance: cluster → endpoint
-            let lease = cluster.pick(self.core.random(), key, exclude).map_err(Stop::reply)?;
+            let lease = self.choose(&cluster, key, failed)?;
             self.outcome.endpoint = Some(lease.endpoint.stat);
             self.target = Some((Rc::clone(&lease.settings), lease.endpoint.address));
             self.outcome.attempts += 1;
@@ -118,8 +118,28 @@ impl Exchange<'_> {
                 }
                 None => return Err(self.give_up(failure.reason)),
             }
-            exclude = Some(lease.slot);
+            failed = failure.again.map(|again| (lease.slot, again));
         }
+    }
+
+    /// The endpoint of an attempt. In clusters with sessions it is the session's, also when only a connection `failed`.
+    fn choose(
+        &mut self,
+        cluster: &Rc<Cluster>,
+        key: Option<u64>,
+        failed: Option<(Slot, Again)>,
+    ) -> Result<Lease, Stop> {
+        if cluster.is_sticky() {
+            let lease = match failed {
+                None => self.place(cluster),
+                Some((slot, Again::FreshConnection)) => cluster.stay(slot),
+                Some((_, Again::Elsewhere)) => None,
+            };
+            if let Some(lease) = lease {
+                return Ok(lease);
+            }
+        }
+        cluster.pick(self.core.random(), key, failed.map(|(slot, _)| slot)).map_err(Stop::reply)
     }
 
     /// The class that counts: a retry of the caller's own comes behind the first attempts of others.
@@ -487,6 +507,7 @@ impl Exchange<'_> {
         let is_tunnel =
             upgrade::accept(&self.request.head, &mut self.request.response).map_err(Stop::reply)?;
         self.finish_response_fields(route)?;
+        self.write_cookie(lease)?;
         if self.is_grpc() {
             self.outcome.grpc_status = upgrade::grpc_status(&self.request.response);
         }

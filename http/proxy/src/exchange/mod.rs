@@ -8,6 +8,7 @@ mod log_row;
 mod mirror;
 mod place;
 mod prepare;
+mod session;
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -135,6 +136,8 @@ pub(crate) struct Exchange<'a> {
     is_recorded: bool,
     /// The request is to be mirrored and has not been.
     mirror: Option<mirror::Wish>,
+    /// The session of a cluster with sessions, where its cookie changes.
+    new_cookie: Option<session::NewCookie>,
 }
 
 /// The part of a request head that a route may rewrite.
@@ -222,6 +225,7 @@ impl<'a> Exchange<'a> {
             asked: None,
             is_recorded: false,
             mirror: None,
+            new_cookie: None,
         }
     }
 

@@ -19,9 +19,11 @@ use http_balance::admission::{Admission, Applicant, Finished, Refusal, Ticket};
 use http_balance::breaker::BreakerState;
 use http_balance::cluster::EndpointView;
 use http_balance::endpoint::{Availability, ConnectionAdvice, Health};
+use http_balance::hashing::Placed;
 use http_balance::mirror::MirrorRoom;
 use http_balance::retry::{self, Again, Attempted, NoRetry, RetryRules};
 use http_balance::shed::LoadSign;
+use http_balance::sticky::Session;
 use http_balance::{ClusterPlan, ClusterState, EndpointId, Event, NoEndpoint, Outcome, Pick, Slot, mix};
 
 use super::Endpoint;
@@ -154,7 +156,10 @@ impl Cluster {
     pub(super) fn change(&self, settings: Settings, found: &[EndpointConfig]) {
         let before = self.settings.replace(Rc::new(settings));
         if !self.settings().connects_like(&before) {
-            let old = std::mem::take(&mut *self.endpoints.borrow_mut());
+            // Anew, but there: an endpoint that the config no longer names may still have sessions.
+            let anew = |old: &Option<Rc<Endpoint>>| old.as_ref().map(|old| Rc::new(old.unconnected()));
+            let anew: Vec<_> = self.endpoints.borrow().iter().map(anew).collect();
+            let old = self.endpoints.replace(anew);
             drop(old);
         }
         self.adopt(found);
@@ -238,8 +243,44 @@ impl Cluster {
             NoEndpoint::Empty => Reason::NoEndpoint,
             NoEndpoint::NoneAvailable => Reason::NoHealthyEndpoint,
         })?;
-        let endpoint = self.endpoint(slot).ok_or(Reason::Internal)?;
-        Ok(Lease { cluster: Rc::clone(self), settings, endpoint, slot, end: Cell::new(UNKNOWN) })
+        self.lease(settings, slot).ok_or(Reason::Internal)
+    }
+
+    /// Finds the endpoint of a session, or of a new one when there is none, and counts an attempt there. None where no
+    /// place on the ring takes requests: there may be an endpoint for a request without a session.
+    pub(crate) fn place(
+        self: &Rc<Self>,
+        session: Option<Session>,
+        random: (u64, u64),
+    ) -> Option<(Lease, Placed)> {
+        let settings = self.settings();
+        let placed = self.with_state(&settings, |state, events| {
+            state.place(settings.plan(), session, random, clock::now(), events)
+        });
+        let placed = placed.ok()?;
+        Some((self.counted(settings, placed.slot)?, placed))
+    }
+
+    /// Counts one more attempt at an endpoint. None when it is gone.
+    pub(crate) fn stay(self: &Rc<Self>, slot: Slot) -> Option<Lease> {
+        self.counted(self.settings(), slot)
+    }
+
+    fn counted(self: &Rc<Self>, settings: Rc<Settings>, slot: Slot) -> Option<Lease> {
+        let lease = self.lease(settings, slot)?;
+        self.state.borrow_mut().started(slot);
+        Some(lease)
+    }
+
+    /// Of an attempt that has been counted.
+    fn lease(self: &Rc<Self>, settings: Rc<Settings>, slot: Slot) -> Option<Lease> {
+        let endpoint = self.endpoint(slot)?;
+        Some(Lease { cluster: Rc::clone(self), settings, endpoint, slot, end: Cell::new(UNKNOWN) })
+    }
+
+    /// Whether requests have sessions here.
+    pub(crate) fn is_sticky(&self) -> bool {
+        self.settings.borrow().config().sticky.is_some()
     }
 
     /// Decides about another attempt; a yes has been paid for, where it has a price.

@@ -107,6 +107,17 @@ impl Clusters {
         cluster
     }
 
+    /// Makes the clusters with sessions before their first request: an endpoint that a later config does not name must
+    /// be known then, or its sessions would move on the cores that never saw it.
+    pub(crate) fn prepare_sticky(&self, snapshot: &Rc<LiveSnapshot>) {
+        for (at, config) in snapshot.clusters.iter().enumerate().filter(|(_, config)| config.sticky.is_some())
+        {
+            if !self.by_name.borrow().contains_key(&config.name) {
+                self.install(snapshot, ClusterIndex(at), config, None);
+            }
+        }
+    }
+
     /// Takes over what health checks say.
     pub(crate) fn checked(&self, checked: Checked) {
         let Checked { cluster: name, endpoints } = checked;
@@ -212,6 +223,17 @@ impl Endpoint {
             address: config.address,
             hostname: config.hostname.clone(),
             stat: config.stat,
+            h1: h1::Pool::default(),
+            h2: h2::Pool::default(),
+        }
+    }
+
+    /// The same endpoint without its connections.
+    fn unconnected(&self) -> Self {
+        Self {
+            address: self.address,
+            hostname: self.hostname.clone(),
+            stat: self.stat,
             h1: h1::Pool::default(),
             h2: h2::Pool::default(),
         }

@@ -8,6 +8,9 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use http_balance::hashing::SessionFate;
+use http_balance::sticky::CookieFault;
+
 use super::histogram::{CoarseHistogram, Histogram, ROW_BOUNDS_NS, STAGE_BOUNDS_NS};
 use super::mirror::MirrorEnd;
 use super::outcome::{METHODS, PROTOCOLS, STATUS_CLASSES, Stage};
@@ -341,6 +344,27 @@ pub(crate) const CLUSTER: &[Metric<ClusterRow>] = &[
         "shard_cluster_mirrors_in_flight",
         Value::Gauge(|r| r.mirrors_in_flight),
         "Mirrored requests that the cluster has now, and those whose body is being copied.",
+    ),
+    metric(
+        "shard_cluster_sessions_total",
+        Value::Counters("fate", |r, each| {
+            each(SessionFate::New.code(), r.sessions_new);
+            each(SessionFate::Kept.code(), r.sessions_kept);
+            each(SessionFate::Renewed.code(), r.sessions_renewed);
+            each(SessionFate::RingExpired.code(), r.sessions_ring_expired);
+            each(SessionFate::EndpointGone.code(), r.sessions_endpoint_gone);
+        }),
+        "Requests to a cluster with sticky sessions, by what became of the session: `new`; `kept` at its endpoint; `renewed`, the same with a new cookie; moved because its ring is too old or its endpoint gone.",
+    ),
+    metric(
+        "shard_cluster_session_cookies_refused_total",
+        Value::Counters("code", |r, each| {
+            each(CookieFault::Length.code(), r.cookies_length);
+            each(CookieFault::Encoding.code(), r.cookies_encoding);
+            each(CookieFault::Format.code(), r.cookies_format);
+            each(CookieFault::Tag.code(), r.cookies_tag);
+        }),
+        "Session cookies that were not believed, each the beginning of a new session: cut short, tampered with, of another cluster, or by a key that is gone.",
     ),
     metric("shard_cluster_in_flight", Value::Gauge(|r| r.in_flight), "Requests that the cluster has now."),
     metric(

@@ -95,6 +95,17 @@ row! {
         /// Of requests that were to be mirrored to this cluster.
         mirrors: by_mirror,
         mirror_bytes: count,
+        /// Requests with a session by its fate: these five.
+        sessions_new: count,
+        sessions_kept: count,
+        sessions_renewed: count,
+        sessions_ring_expired: count,
+        sessions_endpoint_gone: count,
+        /// Session cookies that were not believed: these four.
+        cookies_length: count,
+        cookies_encoding: count,
+        cookies_format: count,
+        cookies_tag: count,
         /// As of this moment, like all below.
         mirrors_in_flight: count,
         in_flight: count,

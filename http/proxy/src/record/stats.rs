@@ -12,6 +12,8 @@ use super::rows::{ClusterEvents, ClusterRow, EndpointRow, ListenerRow, RouteRow,
 use crate::pool::Condition;
 use crate::reason::Reason;
 use crate::snapshot::StatId;
+use http_balance::hashing::SessionFate;
+use http_balance::sticky::CookieFault;
 use http_wire::head::Version;
 
 /// Rows that the tables must have, by kind.
@@ -275,6 +277,29 @@ impl CoreStats {
     /// Counts body bytes on their way to a mirror.
     pub(crate) fn mirror_began(&mut self, cluster: StatId, bytes: u64) {
         self.clusters.row_mut(cluster).mirror_bytes += bytes;
+    }
+
+    /// Counts a request with a session.
+    pub fn session(&mut self, cluster: StatId, fate: SessionFate) {
+        let row = self.clusters.row_mut(cluster);
+        *match fate {
+            SessionFate::New => &mut row.sessions_new,
+            SessionFate::Kept => &mut row.sessions_kept,
+            SessionFate::Renewed => &mut row.sessions_renewed,
+            SessionFate::RingExpired => &mut row.sessions_ring_expired,
+            SessionFate::EndpointGone => &mut row.sessions_endpoint_gone,
+        } += 1;
+    }
+
+    /// Counts a session cookie that is not believed.
+    pub fn session_cookie_refused(&mut self, cluster: StatId, fault: CookieFault) {
+        let row = self.clusters.row_mut(cluster);
+        *match fault {
+            CookieFault::Length => &mut row.cookies_length,
+            CookieFault::Encoding => &mut row.cookies_encoding,
+            CookieFault::Format => &mut row.cookies_format,
+            CookieFault::Tag => &mut row.cookies_tag,
+        } += 1;
     }
 
     /// Counts what happened to a cluster's endpoints.

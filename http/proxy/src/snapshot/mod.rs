@@ -4,6 +4,7 @@ mod compile;
 #[cfg(test)]
 mod limits_page;
 mod model;
+mod rings;
 mod shown;
 mod stats;
 

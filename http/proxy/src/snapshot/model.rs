@@ -14,6 +14,7 @@ use http_balance::mirror::MirrorRules;
 use http_balance::plan::Standing;
 use http_balance::retry::RetryRules;
 use http_balance::shed::Class;
+use http_balance::sticky::{CookieKey, CookieMac};
 use http_balance::{ClusterPlan, EndpointId, EndpointSpec};
 use http_gateway::acl::AddressRules;
 use http_gateway::cidr::CidrSet;
@@ -366,6 +367,29 @@ pub struct ClusterConfig {
     pub plan: ClusterPlan,
     /// Checks that this process makes itself; None: none.
     pub check: Option<CheckRules>,
+    /// Sessions by cookie; None: each request goes where the policy says.
+    pub sticky: Option<Box<StickyConfig>>,
+}
+
+/// The cookie of sticky sessions. Their rules and rings are in the plan.
+#[derive(Debug)]
+pub struct StickyConfig {
+    pub cookie: String,
+    /// What the tags of this cluster's cookies are bound to.
+    pub cluster: EndpointId,
+    /// Behind the value in Set-Cookie, without `Secure`.
+    pub attributes: String,
+    pub current: tls::MacKey,
+    pub previous: Option<tls::MacKey>,
+}
+
+impl CookieMac for StickyConfig {
+    fn tag(&self, key: CookieKey, message: &[u8]) -> Option<[u8; 32]> {
+        match key {
+            CookieKey::Current => Some(self.current.tag(message)),
+            CookieKey::Previous => self.previous.as_ref().map(|key| key.tag(message)),
+        }
+    }
 }
 
 /// The server name of TLS connections to a cluster.

@@ -43,6 +43,16 @@ impl ClusterConfig {
             balance.push_str(&format!(", panic below {} %", rules.panic_percent));
         }
         lines.push(("balance", balance));
+        if let (Some(sticky), Some(cookie)) = (rules.sticky, &self.sticky) {
+            let keys = if cookie.previous.is_some() { "two keys" } else { "one key" };
+            lines.push((
+                "sessions",
+                format!(
+                    "cookie {}, {keys}, ring of {} points an endpoint, overlap {:?}",
+                    cookie.cookie, sticky.virtual_nodes, sticky.overlap
+                ),
+            ));
+        }
         if let Some(outlier) = &rules.outlier {
             lines.push(("ejects", ejects(outlier)));
         }

@@ -5,9 +5,15 @@
 //! without a bound kill a scrape); beyond it a name shares the family's overflow series and is counted.
 //! Owned by the thread that compiles snapshots; ids are per family, dense, and 0 is the overflow series.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http_balance::ring::Member;
+use http_balance::sticky::{Generation, StickyRules};
 use rustc_hash::FxHashMap;
 
 use super::model::{LogSink, StatId};
+use super::rings::Rings;
 use crate::record::TABLE_SIZES_MAX;
 
 /// What a series is about; ids of different families are unrelated.
@@ -62,11 +68,13 @@ pub const OVERFLOW_NAME: &str = "other";
 /// Access log sinks that a process may have; as many files are open.
 pub const LOG_SINKS_MAX: usize = 64;
 
-/// All series of the process, and its access log sinks, which are numbered in the same way.
+/// All series of the process, its access log sinks, which are numbered in the same way, and what else must outlive a
+/// config: the rings of sticky sessions.
 #[derive(Debug)]
 pub struct StatRegistry {
     families: [Family; 4],
     sinks: Vec<LogSink>,
+    rings: Rings,
 }
 
 #[derive(Debug)]
@@ -98,7 +106,11 @@ impl StatRegistry {
 
     /// With caps of one's own; each is cut to what an id can number.
     pub fn with_series_max(series_max: impl Fn(StatFamily) -> usize) -> Self {
-        Self { families: StatFamily::ALL.map(|family| Family::new(series_max(family))), sinks: Vec::new() }
+        Self {
+            families: StatFamily::ALL.map(|family| Family::new(series_max(family))),
+            sinks: Vec::new(),
+            rings: Rings::default(),
+        }
     }
 
     /// The id of a name, made on first use; [`OVERFLOW`] when the family is full.
@@ -130,11 +142,38 @@ impl StatRegistry {
     /// zeroes before the ids are given out again. To be called when no core holds a snapshot that was compiled
     /// before the last call, since such a snapshot still counts under them.
     pub fn retire_unused(&mut self) -> Vec<(StatFamily, StatId)> {
+        self.rings.retire_unused();
         let mut retired = Vec::new();
         for family in StatFamily::ALL {
             retired.extend(self.family_mut(family).retire_unused().into_iter().map(|id| (family, id)));
         }
         retired
+    }
+
+    /// The name of an endpoint's series.
+    pub(super) fn endpoint_name(cluster: &str, address: &dyn std::fmt::Display) -> String {
+        format!("{cluster}/{address}")
+    }
+
+    /// Tells the time, since the epoch of the cores' clocks.
+    pub(super) fn at(&mut self, now: Duration) {
+        self.rings.now = now;
+    }
+
+    /// The rings of a cluster with sessions, the current one first. Endpoints that have gone keep their series for as
+    /// long as sessions may be there.
+    pub(super) fn rings(
+        &mut self,
+        cluster: &str,
+        rules: &StickyRules,
+        members: Vec<Member>,
+        addresses: &[SocketAddr],
+    ) -> Vec<Generation> {
+        let (rings, gone) = self.rings.of(cluster, rules, members, addresses);
+        for address in gone {
+            self.id(StatFamily::Endpoint, &Self::endpoint_name(cluster, &address));
+        }
+        rings
     }
 
     /// The number of a log sink, equal for equal sinks; None when the process has its fill of them.

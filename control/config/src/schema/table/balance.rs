@@ -64,6 +64,12 @@ pub(super) const CLUSTER_RULES: &[Field] = &[
         OptionalOr("`false`"),
         "Refuses requests class by class under strain (`priority_class` of routes); `true` takes every default."
     ),
+    field!(
+        "sticky",
+        Kind::Object(&STICKY),
+        NONE,
+        "Sessions keep their endpoint by a signed cookie. Not with `ring_hash`, `maglev` and endpoints given by name."
+    ),
     field!("retry_budget", Kind::Object(&RETRY_BUDGET), Optional, "How many retries all routes may make."),
 ];
 
@@ -425,6 +431,45 @@ static SHED: Object = Object {
             Kind::Int(Limits { min: 1, default: Some(94), max: 99 }),
             Optional,
             "`critical`."
+        ),
+    ]],
+    groups: &[],
+};
+
+static STICKY: Object = Object {
+    name: "sticky",
+    doc: "The cookie holds a session id and no address: `NAME=VALUE; Path=PATH; HttpOnly; SameSite=Lax`, with `Secure` on TLS. Backends get it as the client sent it.",
+    fields: &[&[
+        field!(
+            "keys",
+            list!(&Kind::Text(&FILE), balance::STICKY_KEYS_MAX),
+            Required,
+            "Files of 32 to 64 random bytes: current, previous. To rotate, put a new one in front and let go of the last."
+        ),
+        field!(
+            "cookie",
+            Kind::Text(&COOKIE),
+            OptionalOr("`shard-` and eight hexadecimal digits that stand for the cluster"),
+            "Name of the cookie. Clusters that share a host need names or paths of their own."
+        ),
+        field!("path", Kind::Text(&COOKIE_PATH), OptionalOr("`/`"), "Path of the cookie."),
+        field!(
+            "max_age",
+            durations_or_none(balance::STICKY_MAX_AGE),
+            OptionalOr("until the browser ends"),
+            "How long browsers keep the cookie."
+        ),
+        field!(
+            "overlap",
+            durations(balance::STICKY_OVERLAP),
+            Optional,
+            "How long a session stays at an endpoint that drains, or where the endpoints of its time had put it."
+        ),
+        field!(
+            "virtual_nodes",
+            ints(balance::RING_VIRTUAL_NODES),
+            Optional,
+            "Points of the heaviest endpoint on the ring."
         ),
     ]],
     groups: &[],

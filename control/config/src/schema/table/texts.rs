@@ -39,6 +39,8 @@ rule! {
     STATUSES = rules::statuses, "status, or first and last of a range", "200-299";
     GRPC_SERVICE = rules::grpc_service, "gRPC service", "shop.v1.Orders";
     PAYLOAD = rules::payload, "text, at most 1 KiB", "PING";
+    COOKIE = rules::cookie_name, "cookie name", "shop-session";
+    COOKIE_PATH = rules::cookie_path, "path of a cookie", "/shop";
     UPGRADE = rules::upgrade, "upgrade protocol", "websocket";
 }
 

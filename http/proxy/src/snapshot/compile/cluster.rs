@@ -16,12 +16,13 @@ use control_api::envoy::upstream_http::http_protocol_options::explicit_http_conf
 use control_api::shard::v1;
 use http_balance::endpoint::Health;
 use http_balance::plan::{PlanError, Policy, Standing};
+use http_balance::sticky::Generation;
 use http_balance::{ClusterPlan, ClusterRules};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::fault::{Checked, Fault, Within, nothing_else};
 use super::tls::{self, TlsSources};
-use super::{OPTIONS, balance, check, shard_options, value};
+use super::{OPTIONS, balance, check, shard_options, sticky, value};
 use crate::snapshot::model::{
     ClusterConfig, DnsTarget, EndpointConfig, EndpointRole, PoolConfig, ServerName, UpstreamProtocol,
 };
@@ -41,7 +42,9 @@ pub(super) fn cluster(
     let name = std::mem::take(&mut message.name);
     value::name("name", &name)?;
     let options: v1::ClusterOptions = shard_options(message.metadata.take())?;
-    let rules = balance::rules(&mut message, &options, cores)?;
+    let mut rules = balance::rules(&mut message, &options, cores)?;
+    let sticky = sticky::read(&name, &options, rules.policy, sources.secrets)?;
+    rules.sticky = sticky.as_ref().map(|(rules, _)| *rules);
     let check = check::rules(std::mem::take(&mut message.health_checks))?;
     let mut dns = dns_options(&mut message, &options)?;
     let resolution = resolution(&mut message)?;
@@ -84,7 +87,8 @@ pub(super) fn cluster(
         check::is_served(check, protocol, tls.is_some()).within_item("health_checks", 0)?;
     }
     let stat = stats.id(StatFamily::Cluster, &name);
-    let plan = plan(rules, &endpoints, &dns)?;
+    let generations = sticky::rings(&name, &rules, (&endpoints, &dns), stats)?;
+    let plan = plan(rules, (&endpoints, &dns), generations)?;
     Ok(ClusterConfig {
         name,
         stat,
@@ -97,11 +101,16 @@ pub(super) fn cluster(
         pool,
         plan,
         check,
+        sticky: sticky.map(|(_, cookie)| Box::new(cookie)),
     })
 }
 
 /// The plan over the endpoints that are known here; a core adds those that it finds by name.
-fn plan(rules: ClusterRules, endpoints: &[EndpointConfig], dns: &[DnsTarget]) -> Checked<ClusterPlan> {
+fn plan(
+    rules: ClusterRules,
+    (endpoints, dns): (&[EndpointConfig], &[DnsTarget]),
+    generations: Vec<Generation>,
+) -> Checked<ClusterPlan> {
     if matches!(rules.policy, Policy::Maglev { .. }) && !dns.is_empty() {
         let message =
             "is not supported as MAGLEV with names to resolve, which change on the core: use RING_HASH";
@@ -114,7 +123,7 @@ fn plan(rules: ClusterRules, endpoints: &[EndpointConfig], dns: &[DnsTarget]) ->
         return Err(Fault::new("load_assignment", message));
     }
     let specs = endpoints.iter().map(EndpointConfig::spec).collect();
-    ClusterPlan::build(rules, specs, Vec::new()).map_err(|error| {
+    ClusterPlan::build(rules, specs, generations).map_err(|error| {
         let field = match error {
             PlanError::Rows { .. } => "maglev_lb_config.table_size",
             PlanError::VirtualNodes { .. }
@@ -371,7 +380,7 @@ fn add_endpoint(
     }
     let hostname = (!hostname.is_empty()).then_some(hostname);
     let stat = |stats: &mut StatRegistry, address: &dyn std::fmt::Display| {
-        stats.id(StatFamily::Endpoint, &format!("{cluster}/{address}"))
+        stats.id(StatFamily::Endpoint, &StatRegistry::endpoint_name(cluster, address))
     };
     let key = match host.parse::<IpAddr>() {
         Ok(ip) => {

@@ -19,12 +19,14 @@ mod matches;
 mod mirror;
 mod policy;
 mod routes;
+mod sticky;
 #[cfg(test)]
 mod tests;
 mod tls;
 mod value;
 
 use std::fmt;
+use std::time::Duration;
 
 use ::tls::TicketKeys;
 use control_api::envoy::core::Metadata;
@@ -77,6 +79,8 @@ pub struct Host<'a> {
     pub system_roots_pem: Option<&'a [u8]>,
     /// Cores that share what is bounded for the process; 0 counts as 1.
     pub cores: u32,
+    /// Since the epoch of the cores' clocks.
+    pub now: Duration,
 }
 
 /// Builds the snapshot of one core, with names numbered by `stats`. As [`compile_for`] on a host without keys or CAs.
@@ -96,6 +100,7 @@ pub fn compile_for(
     host: &Host<'_>,
     stats: &mut StatRegistry,
 ) -> Result<Snapshot, Vec<Nack>> {
+    stats.at(host.now);
     let mut nacks = Nacks::default();
     nacks.refuse_repeated(resources);
     for secret in resources.secrets.iter() {

@@ -405,7 +405,7 @@ fn chain_and_key(certificate: &TlsCertificate) -> Checked<(Vec<u8>, SecretBytes)
 }
 
 /// Key material, copied once, into locked memory.
-fn secret_bytes(field: &str, source: Option<&DataSource>) -> Checked<SecretBytes> {
+pub(super) fn secret_bytes(field: &str, source: Option<&DataSource>) -> Checked<SecretBytes> {
     let source = source.ok_or_else(|| Fault::missing(field))?;
     let bytes = match &source.specifier {
         Some(data_source::Specifier::InlineBytes(bytes)) => bytes.as_slice(),
@@ -479,7 +479,9 @@ pub(super) fn check_secret(kind: Option<&secret::Type>) -> Checked<()> {
             let rest = CertificateValidationContext { trusted_ca: None, ..context.clone() };
             nothing_else(&rest).within("validation_context")
         }
-        Some(secret::Type::GenericSecret(_)) => Err(Fault::unsupported("generic_secret")),
+        Some(secret::Type::GenericSecret(generic)) => {
+            super::sticky::generic_key(generic).map(|_| ()).within("generic_secret")
+        }
         None => Err(Fault::new("", "holds nothing")),
     }
 }

@@ -8,6 +8,7 @@ mod mirror;
 mod refusals;
 mod routes;
 mod secrets;
+mod sticky;
 
 use control_api::envoy::cluster::Cluster;
 use control_api::envoy::cluster::cluster::{ClusterDiscoveryType, DiscoveryType, LbPolicy};

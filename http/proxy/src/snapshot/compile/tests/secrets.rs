@@ -235,7 +235,7 @@ fn secrets_are_checked_by_themselves() {
         refused(&resources),
         [
             "Secret \"empty\": holds nothing",
-            "Secret \"generic\": generic_secret is not supported",
+            "Secret \"generic\": generic_secret.secret is required",
             "Secret \"file\": tls_certificate.private_key.filename is not supported",
         ]
     );
