@@ -1,5 +1,7 @@
 //! Keys of balancing and resilience, from the author's file to the plan that the proxy decides by.
 
+use std::os::unix::fs::PermissionsExt;
+
 use http_proxy::snapshot::{
     Action, ClusterConfig, Forward, HashKey, Host, Snapshot, StatRegistry, compile_for,
 };
@@ -169,8 +171,10 @@ fn what_is_not_served_yet_is_refused_in_so_many_words() {
 fn every_key_of_sticky_sessions_reaches_the_cluster() {
     let sticky = |keys: &str| {
         let dir = config(&format!(", sticky: {{ {keys} }}"), "");
-        dir.write("keys/new", [1; 32]);
-        dir.write("keys/old", [2; 64]);
+        for (file, bytes) in [("keys/new", vec![1; 32]), ("keys/old", vec![2; 64])] {
+            let key = dir.write(file, bytes);
+            std::fs::set_permissions(key, std::fs::Permissions::from_mode(0o600)).expect("it is ours");
+        }
         let cluster = compiled(dir.path()).clusters.remove(0);
         let cookie = cluster.sticky.expect("sessions are on");
         let rules = cluster.plan.rules.sticky.expect("sessions are on");
