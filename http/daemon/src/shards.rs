@@ -274,7 +274,7 @@ mod tests {
     fn a_full_queue_delays_commands_and_keeps_their_order() {
         let (sender, mailbox) = mailbox(1).expect("a queue");
         let link = Link { sender, backlog: VecDeque::new(), is_running: true };
-        let mut shards = Shards { links: vec![link] };
+        let mut shards = Shards { links: vec![link], epoch: Epoch::start() };
         shards.tell(0, Command::Drain);
         assert_eq!(shards.stuck(), None);
         shards.tell(0, Command::Cut);
@@ -296,7 +296,7 @@ mod tests {
             let (sender, _mailbox) = mailbox(1).expect("a queue");
             Link { sender, backlog: VecDeque::new(), is_running: true }
         };
-        let mut shards = Shards { links: (0..3).map(|_| link()).collect() };
+        let mut shards = Shards { links: (0..3).map(|_| link()).collect(), epoch: Epoch::start() };
         assert_eq!((shards.heir(0), shards.heir(2)), (Some(1), Some(0)));
         shards.has_ended(1);
         assert_eq!((shards.heir(0), shards.running()), (Some(2), 2));

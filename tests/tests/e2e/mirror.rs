@@ -120,7 +120,9 @@ fn a_copy_is_clean_and_marked() {
 }
 
 /// Bodies that an h2 mirror got, by their hash, and whether they were marked.
-fn h2_mirror() -> (H2Origin, Arc<Mutex<Vec<(String, bool)>>>) {
+type Bodies = Arc<Mutex<Vec<(String, bool)>>>;
+
+fn h2_mirror() -> (H2Origin, Bodies) {
     let bodies = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&bodies);
     let mirror = H2Origin::start(move |request, mut respond| {

@@ -186,14 +186,14 @@ mod tests {
     fn series_without_a_name_are_not_shown_and_ids_without_a_row_overflow() {
         let mut aggregate = Aggregate::new(1);
         let mut names = Names::default();
-        names.set_route(StatId(2), "kept");
+        names.set_route(StatId(2), "stays");
         names.set_route(StatId(9_000), "not in any table yet");
         aggregate.accept(0, frame(&stats(5, 1)));
         let text = page(&mut aggregate, &names);
-        assert!(text.contains("shard_route_failures_total{route=\"kept\"} 0"));
+        assert!(text.contains("shard_route_failures_total{route=\"stays\"} 0"));
         assert!(!text.contains("route=\"one\"") && !text.contains("not in any"));
         names.remove(StatTable::Route, StatId(2));
-        assert!(!page(&mut aggregate, &names).contains("kept"));
+        assert!(!page(&mut aggregate, &names).contains("stays"));
         aggregate.accept(0, frame(&stats(6, 4)));
         let overflow = "shard_route_requests_total{route=\"_overflow\",class=\"2xx\"}";
         assert_eq!(value(&page(&mut aggregate, &names), overflow), Some(6));
