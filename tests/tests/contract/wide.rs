@@ -33,6 +33,9 @@ fn directory(text: &str) -> TempDir {
     dir.write("shard.yaml", text);
     dir.write("pages/busy.html", "<p>Busy.</p>");
     dir.write("tls/ca.pem", authority.pem());
+    for (name, byte) in [("new", 1), ("old", 2)] {
+        dir.write(&format!("keys/{name}.key"), vec![byte; 32]);
+    }
     for (name, host) in [("one", "one.example"), ("two", "*.two.example")] {
         let leaf = authority.leaf(&[host]);
         dir.write(&format!("tls/{name}.pem"), &leaf.certificate_pem);
