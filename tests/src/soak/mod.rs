@@ -145,6 +145,7 @@ fn report(
     (handshakes, resumed): (u64, u64),
 ) -> Report {
     faults.extend(verdict.faults);
+    faults.extend(lives.iter().filter_map(Life::fault));
     let served: u64 = verdict.served.values().sum();
     for (kind, count) in &verdict.served {
         crate::note(&format!("{count:>9} {kind:?} served"));

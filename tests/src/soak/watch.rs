@@ -8,6 +8,10 @@ use crate::procfs;
 const EVERY: Duration = Duration::from_millis(500);
 /// Age from which memory should be flat: pools, tables and the allocator have grown to their size.
 const WARM_UP: Duration = Duration::from_secs(15);
+/// A life in which a leak shows beside the noise of what is in flight, and the growth that is none: a third of a per cent
+/// of the whole in a minute. Soaks with few hot restarts have such lives.
+const LONG_LIFE: Duration = Duration::from_secs(240);
+const GROWTH_MAX: f64 = 4096.0;
 
 #[derive(Clone, Copy, Debug)]
 struct Sample {
@@ -66,6 +70,14 @@ impl Life {
         let bytes = |sample: &Sample| u32::try_from(sample.resident_bytes / 1024).map_or(f64::MAX, f64::from);
         Some((middle(late, bytes) - middle(early, bytes)) * 1024.0 / seconds)
     }
+
+    /// What is wrong with the memory of a long life.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let is_long = self.samples.last().is_some_and(|last| last.age >= LONG_LIFE);
+        let growth = self.growth_per_second().filter(|growth| is_long && *growth > GROWTH_MAX)?;
+        Some(format!("process {}: memory grows by {growth:.0} bytes a second", self.pid))
+    }
 }
 
 fn middle(samples: &[&Sample], value: impl Fn(&Sample) -> f64) -> f64 {
@@ -96,12 +108,16 @@ mod tests {
     use super::*;
 
     fn life(resident: impl Fn(u32) -> u64) -> Life {
+        life_of(120, resident)
+    }
+
+    fn life_of(seconds: u32, resident: impl Fn(u32) -> u64) -> Life {
         let sample = |second: u32| Sample {
             age: Duration::from_secs(u64::from(second)),
             resident_bytes: resident(second),
             descriptors: 1,
         };
-        Life { samples: (0..120).map(sample).collect(), ..Life::new(1) }
+        Life { samples: (0..seconds).map(sample).collect(), ..Life::new(1) }
     }
 
     #[test]
@@ -113,5 +129,13 @@ mod tests {
         let leaking = life(|second| u64::from(second) << 14);
         let growth = leaking.growth_per_second().expect("long enough");
         assert!((16_000.0..17_000.0).contains(&growth), "{growth}");
+    }
+
+    #[test]
+    fn only_a_long_life_that_grows_is_at_fault() {
+        let leaking = |second: u32| u64::from(second) << 13;
+        assert_eq!(life_of(200, leaking).fault(), None, "too short to tell");
+        assert!(life_of(300, leaking).fault().is_some_and(|fault| fault.contains("8192 bytes a second")));
+        assert_eq!(life_of(300, |second| 80 << 20 | u64::from(second % 11) << 16).fault(), None);
     }
 }
