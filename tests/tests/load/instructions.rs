@@ -3,6 +3,9 @@
 //! more than 2 % is a failure; the change that wants more sets the figure and says why in its commit. Under it by more
 //! than 2 % is a failure, too: the figure is lowered then, so that it holds what was won.
 //!
+//! On a busy machine a run takes longer and so holds more of what goes by time (reports, timers), which can only add: the
+//! least of a few counts is judged.
+//!
 //! One connection, one request after the other: the most that a request can cost, since nothing is shared by a batch.
 
 use tests::h2raw::{Frame, H2Conn, flag, kind, request_fields};
@@ -14,6 +17,7 @@ const TOLERANCE_PERCENT: u64 = 2;
 /// Until buffers, tables and caches have their sizes.
 const WARM_UP: u32 = 200;
 const COUNTED: u32 = 2000;
+const COUNTS_MAX: usize = 3;
 const BODY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 
 /// An HTTP/2 origin that answers each stream in one write.
@@ -83,13 +87,20 @@ fn count(config: Config, connect: impl Fn(&Proxy) -> Client) -> u64 {
 }
 
 #[track_caller]
-fn judge(name: &str, counted: u64) {
+fn judge(name: &str, count: impl Fn() -> u64) {
     let wanted = RATCHET.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
     let wanted = wanted.expect("the ratchet has a line for it");
-    tests::note(&format!("{name}: {counted} instructions a request, {wanted} in the ratchet"));
-    let (low, high) = (100 - TOLERANCE_PERCENT, 100 + TOLERANCE_PERCENT);
-    let holds = counted * 100 >= wanted * low && counted * 100 <= wanted * high;
-    assert!(holds, "{name}: {counted} instructions a request, {wanted} in tests/tests/load/instructions.txt");
+    let (low, high) = (wanted * (100 - TOLERANCE_PERCENT), wanted * (100 + TOLERANCE_PERCENT));
+    let mut least = u64::MAX;
+    for _ in 0..COUNTS_MAX {
+        least = least.min(count());
+        tests::note(&format!("{name}: {least} instructions a request, {wanted} in the ratchet"));
+        if least * 100 <= high {
+            break;
+        }
+    }
+    let holds = (low..=high).contains(&(least * 100));
+    assert!(holds, "{name}: {least} instructions a request, {wanted} in tests/tests/load/instructions.txt");
 }
 
 fn h1(proxy: &Proxy) -> Client {
@@ -103,17 +114,17 @@ fn h2(proxy: &Proxy) -> Client {
 #[test]
 fn h1_to_h1() {
     let origin = origin_h1();
-    judge("h1-h1", count(Config::to(origin.address()), h1));
+    judge("h1-h1", || count(Config::to(origin.address()), h1));
 }
 
 #[test]
 fn h2_to_h1() {
     let origin = origin_h1();
-    judge("h2-h1", count(Config::to(origin.address()), h2));
+    judge("h2-h1", || count(Config::to(origin.address()), h2));
 }
 
 #[test]
 fn h2_to_h2() {
     let origin = origin_h2();
-    judge("h2-h2", count(Config::to_h2(origin.address()), h2));
+    judge("h2-h2", || count(Config::to_h2(origin.address()), h2));
 }
