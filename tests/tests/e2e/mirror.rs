@@ -265,6 +265,19 @@ fn what_a_mirror_answers_is_dropped_within_bounds() {
 }
 
 #[test]
+fn a_mirror_that_sends_interim_responses_without_end_is_given_up() {
+    let primary = origin::echo();
+    let mirror = Origin::scripted(|connection| {
+        if connection.request().is_some() {
+            while connection.write("HTTP/1.1 103 Early Hints\r\n\r\n") {}
+        }
+    });
+    let proxy = mirrored(primary.address(), to(mirror.address()), json!({ "timeout": "30s" }));
+    all_served(&proxy, 1);
+    wait_until("the mirror is given up", PATIENCE, || ended(&proxy, "failed", "broken") == 1.0);
+}
+
+#[test]
 fn without_an_answer_or_a_whole_body_there_is_no_copy() {
     let mirror = origin::echo();
     let dead = SocketAddr::from(([127, 0, 0, 1], tests::port::free_port()));

@@ -26,7 +26,7 @@ use http_wire::h1::{Persistence, RequestFraming};
 use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Scheme};
 use http_wire::number::Decimal;
 
-use super::attempt::Held;
+use super::attempt::{Held, INTERIM_RESPONSES_MAX};
 use super::{Exchange, Next};
 use crate::chunk::Chunk;
 use crate::core::{Core, LiveSnapshot};
@@ -233,12 +233,17 @@ impl Copy {
         let (mut side, held) = self.open().await?;
         self.send_body(&mut side).await.map_err(|error| broken(&error, Phase::BeforeHead))?;
         let mut response = ResponseHead::default();
+        let mut interim_responses = 0;
         let info = loop {
             let method = self.head.method;
             let head = poll_fn(|cx| side.poll_response_head(cx, method, &mut response)).await;
             let info = head.map_err(|error| broken(&error, Phase::BeforeHead))?;
             if !response.is_interim() {
                 break info;
+            }
+            interim_responses += 1;
+            if interim_responses > INTERIM_RESPONSES_MAX {
+                return Err(broken(&SideError::Refuse(Reason::UpstreamBadInterim), Phase::BeforeHead));
             }
         };
         let outcome = Outcome::of_status(response.status);
