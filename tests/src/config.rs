@@ -1,7 +1,7 @@
 //! A config directory as a test describes it: listeners, clusters, routes, with only what differs from the
 //! defaults. `render` turns it into the authoring YAML; no other file of the tests knows that format.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
@@ -40,6 +40,8 @@ pub struct ListenerTls {
 #[derive(Clone, Debug, Default)]
 pub struct Listener {
     pub name: String,
+    /// 127.0.0.1 without one.
+    pub address: Option<IpAddr>,
     pub port: u16,
     pub tls: Option<ListenerTls>,
     /// CIDRs of peers that must send a PROXY header.

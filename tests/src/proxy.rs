@@ -19,7 +19,8 @@ use crate::tool::Process;
 use crate::wait::{PATIENCE, wait_for, wait_until};
 
 /// How to get the binaries that tests start.
-const BUILD_HINT: &str = "build it with: cargo build -p http-daemon -p control-cli (./test does)";
+const BUILD_HINT: &str =
+    "build it with: cargo build -p http-daemon -p control-cli -p l4-daemon (./test does)";
 
 /// A running `shard-proxy`.
 #[derive(Debug)]

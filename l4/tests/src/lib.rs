@@ -5,6 +5,7 @@
 
 pub mod frame;
 pub mod net;
+mod pins;
 pub mod rig;
 pub mod transfer;
 
@@ -12,6 +13,7 @@ use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use frame::{Packet, VLAN};
+pub use pins::Pins;
 pub use rig::Rig;
 
 static SKIPPED: AtomicUsize = AtomicUsize::new(0);

@@ -1,7 +1,8 @@
 //! Network namespaces that a test makes and removes: hosts joined by a router, each entered by threads of this process.
 //!
 //!     client ── router ─┬─ box 1, box 2      (ECMP to the VIPs; the program forwards)
-//!                       └─ proxy 1, 2, 3     (the program unpacks; the kernel answers directly)
+//!                       ├─ proxy 1, 2, 3     (the program unpacks; the kernel answers directly)
+//!                       └─ origin            (where a test asks for one: behind proxies that are real ones)
 //!
 //! Links to boxes and proxies carry 1,600 bytes, so that an outer header fits on a client's full packet.
 
@@ -9,6 +10,7 @@ use std::io::Write as _;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use l4_load::{LoadOptions, Mode, Program};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Network of a host: 10.NET.NUMBER.0/24, the router at .1 and the host at .2; in IPv6 fd00:NET:NUMBER::/64.
@@ -28,6 +30,7 @@ pub struct Lab {
     pub router: Host,
     pub boxes: Vec<Host>,
     pub proxies: Vec<Host>,
+    pub origins: Vec<Host>,
 }
 
 pub const VIP4: &str = "192.0.2.10";
@@ -41,6 +44,16 @@ impl Lab {
     /// When a command fails: the test fails with its output.
     #[must_use]
     pub fn new(boxes: u8, proxies: u8) -> Self {
+        Self::with_origins(boxes, proxies, 0)
+    }
+
+    /// The same with hosts that no VIP leads to.
+    ///
+    /// # Panics
+    ///
+    /// As [`Lab::new`].
+    #[must_use]
+    pub fn with_origins(boxes: u8, proxies: u8, origins: u8) -> Self {
         let lab = LABS.fetch_add(1, Ordering::Relaxed);
         let host = |name: &str, net: u8, number: u8| Host {
             space: format!("l4t{}x{lab}{name}{number}", std::process::id()),
@@ -52,6 +65,7 @@ impl Lab {
             router: host("r", 0, 0),
             boxes: (1..=boxes).map(|number| host("b", 2, number)).collect(),
             proxies: (1..=proxies).map(|number| host("p", 3, number)).collect(),
+            origins: (1..=origins).map(|number| host("o", 4, number)).collect(),
         };
         let mut commands = String::new();
         for host in lab.all() {
@@ -76,7 +90,7 @@ impl Lab {
     }
 
     fn leaves(&self) -> impl Iterator<Item = &Host> {
-        [&self.client].into_iter().chain(&self.boxes).chain(&self.proxies)
+        [&self.client].into_iter().chain(&self.boxes).chain(&self.proxies).chain(&self.origins)
     }
 
     fn all(&self) -> impl Iterator<Item = &Host> {
@@ -119,6 +133,26 @@ impl Lab {
         }
         host.sysctl("net/ipv4/conf/all/rp_filter", "0");
         self.router.sysctl("net/ipv4/conf/all/rp_filter", "0");
+    }
+
+    /// Puts a program that knows no VIP on the router's ends: without one there, a veth drops what the other end
+    /// transmits. It is taken off with the value.
+    ///
+    /// # Panics
+    ///
+    /// When the kernel refuses, with the reason: the calling test fails.
+    #[must_use]
+    pub fn open_router(&self) -> Program {
+        let options = LoadOptions { flows_max: 1024, ..LoadOptions::default() };
+        let loaded = Program::load(&options).and_then(|mut program| {
+            self.router.enter(|| {
+                for host in self.boxes.iter().chain(&self.proxies) {
+                    program.attach(&host.router_end(), Mode::Native)?;
+                }
+                Ok(program)
+            })
+        });
+        loaded.unwrap_or_else(|error| unreachable!("{}", crate::chain(&error)))
     }
 
     /// Routes the VIPs over these boxes.

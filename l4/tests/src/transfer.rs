@@ -23,7 +23,8 @@ pub struct Transfer {
     kind: Kind,
 }
 
-/// Answers `GET /BYTES` with that many bytes and `PUT` with what it received. Runs until the listener fails.
+/// Answers `GET /BYTES` with that many bytes and `PUT` with what it received. Each connection
+/// carries one request. Runs until the listener fails.
 pub fn serve(listener: &TcpListener) {
     while let Ok((stream, _)) = listener.accept() {
         std::thread::spawn(move || {
@@ -41,10 +42,13 @@ fn answer(stream: TcpStream) -> io::Result<()> {
     let mut words = request.split(' ');
     if words.next() == Some("PUT") {
         let sum = receive(&mut stream, 0, length)?;
-        return write!(stream.get_mut(), "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx-sum: {sum}\r\n\r\n");
+        return write!(
+            stream.get_mut(),
+            "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\nx-sum: {sum}\r\n\r\n"
+        );
     }
     let bytes = words.next().and_then(|path| path.trim_start_matches('/').parse().ok()).unwrap_or(0);
-    write!(stream.get_mut(), "HTTP/1.1 200 OK\r\ncontent-length: {bytes}\r\n\r\n")?;
+    write!(stream.get_mut(), "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {bytes}\r\n\r\n")?;
     stream.get_mut().write_all(&pattern(0, bytes))
 }
 
@@ -61,7 +65,7 @@ fn head(stream: &mut BufReader<TcpStream>) -> io::Result<(String, usize)> {
         if line == "\r\n" {
             return Ok((first, length));
         }
-        if let Some(value) = line.strip_prefix("content-length: ") {
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length: ") {
             length = value.trim().parse().map_err(io::Error::other)?;
         }
     }
@@ -120,4 +124,43 @@ impl Transfer {
         let (status, _) = head(&mut self.stream)?;
         if status.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(io::Error::other(status)) }
     }
+}
+
+/// How many transfers broke, with what the first one said.
+#[derive(Debug, Default)]
+pub struct Broken {
+    pub count: usize,
+    pub first: Option<String>,
+}
+
+/// Finishes transfers and counts those that broke.
+///
+/// # Panics
+///
+/// When a thread of its own does.
+#[must_use]
+pub fn finish(transfers: Vec<Transfer>) -> Broken {
+    let mut broken = Broken::default();
+    // Several at a time: those that wait for a lost connection must not wait one after the other.
+    let mut lots: Vec<Vec<Transfer>> = (0..16).map(|_| Vec::new()).collect();
+    for (index, transfer) in transfers.into_iter().enumerate() {
+        lots[index % 16].push(transfer);
+    }
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = lots
+            .into_iter()
+            .map(|lot| {
+                scope.spawn(|| {
+                    lot.into_iter().filter_map(|transfer| transfer.finish().err()).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        for thread in threads {
+            for error in thread.join().expect("no panic") {
+                broken.count += 1;
+                broken.first.get_or_insert_with(|| error.to_string());
+            }
+        }
+    });
+    broken
 }

@@ -3,6 +3,7 @@
 //! Routes are grouped by their hosts into services, because hosts belong to a service; the first service, `app`,
 //! owns all clusters and certificates lie under `tls/`.
 
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
@@ -110,7 +111,8 @@ fn cors(cors: &Cors) -> Value {
 
 fn listener(listener: &Listener, files: &mut Vec<(String, String)>) -> Value {
     let mut set = Set::default();
-    set.put("address", Some(format!("127.0.0.1:{}", listener.port)))
+    let address = listener.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    set.put("address", Some(SocketAddr::new(address, listener.port).to_string()))
         .put("tls", listener.tls.as_ref().map(|one| tls(&listener.name, one, files)))
         .put("merge_slashes", listener.merge_slashes.then_some(true))
         .put("escaped_slashes", listener.escaped_slashes)

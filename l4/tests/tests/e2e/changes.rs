@@ -1,9 +1,10 @@
 //! Boxes and proxies come and go while 200 transfers are half-way: none may break.
 
 use l4_abi::{Decision, Row};
+use l4_tests::transfer::finish;
 use l4_tests::{may_run, note};
 
-use super::fleet::{Fleet, finish, owner_among};
+use super::fleet::{Fleet, owner_among};
 
 const TRANSFERS: usize = 200;
 

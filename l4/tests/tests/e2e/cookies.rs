@@ -8,9 +8,10 @@ use std::time::Duration;
 use l4_abi::Decision;
 use l4_load::LoadOptions;
 use l4_tests::net::{Host, VIP4, VIP6};
+use l4_tests::transfer::finish;
 use l4_tests::{may_run, note};
 
-use super::fleet::{Fleet, Role, finish, vip};
+use super::fleet::{Fleet, Role, vip};
 
 /// Longest wait for one step.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,7 +1,7 @@
 //! A lab whose boxes and proxies run the program, fed with one table.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use l4_abi::{Decision, Owner, Row, TABLE_ROWS, TCP, Vip};
 use l4_load::{LoadOptions, Mode, Program, VipKey};
@@ -28,13 +28,6 @@ pub(crate) enum Role {
     Proxy,
 }
 
-/// How many transfers broke, with what the first one said.
-#[derive(Debug, Default)]
-pub(crate) struct Broken {
-    pub(crate) count: usize,
-    pub(crate) first: Option<String>,
-}
-
 pub(crate) fn options(host: &Host, mtu_bytes: u32, pin_dir: Option<PathBuf>) -> LoadOptions {
     let (IpAddr::V4(own4), IpAddr::V6(own6)) = (host.address(false), host.address(true)) else {
         unreachable!("one of each family")
@@ -56,24 +49,18 @@ impl Fleet {
         Self::with(active, 1600, None)
     }
 
-    pub(crate) fn with(active: u16, mtu_bytes: u32, pin_dir: Option<&PathBuf>) -> Self {
+    pub(crate) fn with(active: u16, mtu_bytes: u32, pin_dir: Option<&Path>) -> Self {
         Self::tuned(active, pin_dir, |_, options| LoadOptions { mtu_bytes, ..options })
     }
 
     /// With options that `tune` changes for each host.
     pub(crate) fn tuned(
         active: u16,
-        pin_dir: Option<&PathBuf>,
+        pin_dir: Option<&Path>,
         tune: impl Fn(Role, LoadOptions) -> LoadOptions,
     ) -> Self {
         let lab = Lab::new(2, 3);
-        // Without a program on the other end, a veth drops what this end transmits.
-        let mut router = load(&LoadOptions { flows_max: 1024, ..LoadOptions::default() });
-        lab.router.enter(|| {
-            for host in lab.boxes.iter().chain(&lab.proxies) {
-                attach(&mut router, &host.router_end());
-            }
-        });
+        let router = lab.open_router();
         let boxes = lab.boxes.iter().map(|host| {
             let pins = pin_dir.map(|folder| folder.join(host.router_end()));
             program(&lab, host, None, &tune(Role::Box, options(host, 1600, pins)))
@@ -152,33 +139,6 @@ impl Fleet {
                 .collect()
         })
     }
-}
-
-/// Finishes transfers and counts those that broke.
-pub(crate) fn finish(transfers: Vec<Transfer>) -> Broken {
-    let mut broken = Broken::default();
-    // Several at a time: those that wait for a lost connection must not wait one after the other.
-    let mut lots: Vec<Vec<Transfer>> = (0..16).map(|_| Vec::new()).collect();
-    for (index, transfer) in transfers.into_iter().enumerate() {
-        lots[index % 16].push(transfer);
-    }
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = lots
-            .into_iter()
-            .map(|lot| {
-                scope.spawn(|| {
-                    lot.into_iter().filter_map(|transfer| transfer.finish().err()).collect::<Vec<_>>()
-                })
-            })
-            .collect();
-        for thread in threads {
-            for error in thread.join().expect("no panic") {
-                broken.count += 1;
-                broken.first.get_or_insert_with(|| error.to_string());
-            }
-        }
-    });
-    broken
 }
 
 /// The row's owner while `active` proxies share the rows evenly, and as few rows as possible move between two counts.

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use l4_abi::Decision;
 use l4_tests::net::{VIP4, ip};
-use l4_tests::transfer::Kind;
-use l4_tests::{Packet, frame, may_run, note};
+use l4_tests::transfer::{Kind, finish};
+use l4_tests::{Packet, Pins, frame, may_run, note};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use super::fleet::{Fleet, attach, finish, load, options, vip};
+use super::fleet::{Fleet, attach, load, options, vip};
 
 #[test]
 fn transfers_reach_all_proxies_over_both_boxes() {
@@ -113,41 +113,19 @@ fn flood(stop: &AtomicBool, sent: &AtomicU64) {
     }
 }
 
-/// A bpffs of the test's own, on a folder that goes with it.
-struct Pins(std::path::PathBuf);
-
-impl Pins {
-    fn new() -> Self {
-        let folder = std::env::temp_dir().join(format!("l4-pins-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let mounted = std::process::Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&folder).status();
-        assert!(mounted.expect("mount runs").success(), "root may mount a bpffs");
-        Self(folder)
-    }
-}
-
-impl Drop for Pins {
-    fn drop(&mut self) {
-        let unmounted = std::process::Command::new("umount").arg(&self.0).status();
-        if !unmounted.is_ok_and(|status| status.success()) || std::fs::remove_dir(&self.0).is_err() {
-            note(&format!("{} is left behind", self.0.display()));
-        }
-    }
-}
-
 #[test]
 fn a_restart_and_a_new_program_lose_nothing() {
     if !may_run("a_restart_and_a_new_program_lose_nothing") {
         return;
     }
     let pins = Pins::new();
-    let mut fleet = Fleet::with(3, 1600, Some(&pins.0));
+    let mut fleet = Fleet::with(3, 1600, Some(pins.path()));
     let transfers = fleet.start(40);
     let remembered = fleet.at_boxes(Decision::ForwardNew);
     // The daemons end: links and maps are pinned, so that packets are still forwarded.
     fleet.boxes().clear();
     let more = fleet.start(40);
-    let folders: Vec<_> = fleet.lab.boxes.iter().map(|host| pins.0.join(host.router_end())).collect();
+    let folders: Vec<_> = fleet.lab.boxes.iter().map(|host| pins.path().join(host.router_end())).collect();
     let maps = l4_load::Maps::open(&folders[0]).expect("pinned maps");
     assert_eq!(maps.vips().expect("a read").len(), 2);
     assert_eq!(l4_load::attached(&folders[0]).expect("a read"), ["e0"]);
