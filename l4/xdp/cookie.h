@@ -165,7 +165,8 @@ __noinline int send_cookie(struct xdp_md *ctx, const struct packet *p)
 	__u32 tcp_bytes = sizeof(*tcp) + COOKIE_OPTION_BYTES;
 	int frame = ctx->data_end - ctx->data;
 	barrier_var(frame); // two pointers, whose difference the verifier knows only as a whole
-	if (keep_l2(&kept, ctx, l2_bytes) || bpf_xdp_adjust_tail(ctx, (int)(l2_bytes + ip_bytes + tcp_bytes) - frame))
+	// All is written anew, so that the length is made at the front: behind a short SYN there may be no room (veth).
+	if (keep_l2(&kept, ctx, l2_bytes) || bpf_xdp_adjust_head(ctx, frame - (int)(l2_bytes + ip_bytes + tcp_bytes)))
 		return -1;
 	void *data = start_of(ctx), *ip = data + l2_bytes;
 	tcp = ip + ip_bytes;

@@ -4,4 +4,5 @@
 mod changes;
 mod cookies;
 mod fleet;
+mod floods;
 mod path;

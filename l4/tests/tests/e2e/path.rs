@@ -1,15 +1,11 @@
-//! One way through the fleet: transfers, path MTU, a flood, a replaced program.
-
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+//! One way through the fleet: transfers, path MTU, a replaced program.
 
 use l4_abi::Decision;
-use l4_tests::net::{VIP4, ip};
+use l4_tests::net::ip;
 use l4_tests::transfer::{Kind, finish};
-use l4_tests::{Packet, Pins, frame, may_run, note};
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use l4_tests::{Pins, may_run, note};
 
-use super::fleet::{Fleet, attach, load, options, vip};
+use super::fleet::{Fleet, attach, load, options};
 
 #[test]
 fn transfers_reach_all_proxies_over_both_boxes() {
@@ -61,56 +57,6 @@ fn uploads_learn_what_fits_where_the_outer_header_does_not() {
     let broken = finish(fleet.start(24));
     assert_eq!(broken.count, 0, "{broken:?}");
     assert!(fleet.at_boxes(Decision::TooBigSent) >= 10, "each upload is told");
-}
-
-#[test]
-fn a_flood_leaves_transfers_alive() {
-    if !may_run("a_flood_leaves_transfers_alive") {
-        return;
-    }
-    let mut fleet = Fleet::new(3);
-    let transfers = fleet.start(48);
-    let before = fleet.at_boxes(Decision::ForwardFlow);
-    let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
-    let broken = std::thread::scope(|scope| {
-        scope.spawn(|| fleet.lab.client.enter(|| flood(&stop, &sent)));
-        // Ten times as many packets as the flow tables hold, before the transfers go on.
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while sent.load(Ordering::Relaxed) < 2 * 8192 * 10 {
-            assert!(std::time::Instant::now() < deadline, "the flood does not flow");
-            std::thread::yield_now();
-        }
-        let broken = finish(transfers);
-        stop.store(true, Ordering::Relaxed);
-        broken
-    });
-    let useful = fleet.at_boxes(Decision::ForwardFlow) - before;
-    let new = fleet.at_boxes(Decision::ForwardNew);
-    let stateless = fleet.at_boxes(Decision::ForwardStateless);
-    note(&format!(
-        "flood of {} SYNs ({new} remembered, {stateless} beyond the budget); {useful} packets of transfers by flow table",
-        sent.load(Ordering::Relaxed)
-    ));
-    assert_eq!(broken.count, 0, "{broken:?}");
-    assert!(useful > 1000, "confirmed flows are not replaced by the flood: {useful}");
-}
-
-/// SYNs from made-up clients, as fast as one thread can, until told to stop.
-fn flood(stop: &AtomicBool, sent: &AtomicU64) {
-    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP)).expect("root may");
-    socket.set_header_included_v4(true).expect("a raw socket");
-    let to = SockAddr::from(vip(VIP4));
-    let mut round = 0_u32;
-    while !stop.load(Ordering::Relaxed) {
-        let [_, a, b, c] = round.to_be_bytes();
-        round = round.wrapping_add(1);
-        let source = SocketAddr::from(([172, 16 + a % 16, b, c], 1024));
-        let packet = Packet { source, ..Packet::tcp("1.1.1.1:1", &format!("{VIP4}:80"), frame::SYN) };
-        // A full queue drops the packet: no fault of a flood.
-        if socket.send_to(&packet.ip(), &to).is_ok() {
-            sent.fetch_add(1, Ordering::Relaxed);
-        }
-    }
 }
 
 #[test]
