@@ -185,6 +185,9 @@ pub mod balance {
     /// 0 is used first.
     pub const PRIORITY: Bound<u32> = bound(0, 0, 7);
 
+    /// Per cent of all proxies' requests that come from one zone.
+    pub const ZONE_TRAFFIC_PERCENT: Range<u32> = Range { min: 1, max: 100 };
+
     /// Failures in a row.
     pub const CONSECUTIVE: Bound<u32> = bound(1, 5, 1_000);
     pub const EJECTION: Bound<Duration> = bound(s(1), s(30), s(HOUR));

@@ -38,6 +38,16 @@ pub(crate) fn name(value: &str) -> Verdict {
     )
 }
 
+/// Names of zones, as whoever runs the machines gives them.
+pub(crate) fn zone(value: &str) -> Verdict {
+    use control_api::defaults::NAME_BYTES_MAX;
+    ensure(
+        !value.is_empty() && value.len() <= NAME_BYTES_MAX && !value.chars().any(char::is_control),
+        "not a name of a zone",
+        format!("use 1 to {NAME_BYTES_MAX} bytes without control characters"),
+    )
+}
+
 /// A cluster of the same service, or `service/cluster`.
 pub(crate) fn cluster_ref(value: &str) -> Verdict {
     match value.split_once('/') {

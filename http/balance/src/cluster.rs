@@ -85,6 +85,9 @@ pub struct EndpointView {
     /// Part of its weight that slow start leaves, in thousandths.
     pub slow_start: u32,
     pub in_flight: u32,
+    /// Part of the requests that it is weighed for now, in millionths; 0: it gets none.
+    pub share: u32,
+    pub zone: u16,
     pub availability: Availability,
     /// Gets requests although it is not available.
     pub in_panic: bool,
@@ -213,11 +216,30 @@ impl ClusterState {
         }
     }
 
-    /// The one that failed is better than none.
+    /// Another zone is better than the one that failed, and that is better than none.
     #[cold]
     fn pick_again(&mut self, plan: &ClusterPlan, by: &Pick) -> Result<Slot, NoEndpoint> {
         let none = if self.by_position.is_empty() { NoEndpoint::Empty } else { NoEndpoint::NoneAvailable };
-        by.exclude.and_then(|_| self.choose(plan, by, None)).map(Slot).ok_or(none)
+        let Some(failed) = by.exclude else { return Err(none) };
+        let beyond = plan.rules.zones.and_then(|_| self.pick_beyond_zone(failed, by.random));
+        beyond.or_else(|| self.choose(plan, by, None).map(Slot)).ok_or(none)
+    }
+
+    /// Any other endpoint of the levels in use, now that the own zone has only the one that failed.
+    fn pick_beyond_zone(&self, failed: Slot, random: u64) -> Option<Slot> {
+        let is_in_use = |known: &Known| {
+            let level = self.levels.get(usize::from(known.spec.priority));
+            known.availability() == Availability::Available && level.is_some_and(|level| level.share > 0)
+        };
+        let others = || {
+            let known = |slot: &Slot| self.slots.get(slot.index())?.as_ref();
+            self.by_position
+                .iter()
+                .copied()
+                .filter(move |slot| *slot != failed && known(slot).is_some_and(is_in_use))
+        };
+        let count = u64::try_from(others().count()).unwrap_or(u64::MAX);
+        others().nth(usize::try_from(crate::rng::below(random, count)).ok()?)
     }
 
     #[inline]
@@ -426,6 +448,15 @@ impl ClusterState {
         self.loads.get(slot.index()).is_some_and(|load| load.weight > 0)
     }
 
+    /// Whether an endpoint lies outside the proxy's zone, where that counts.
+    #[inline]
+    #[must_use]
+    pub fn is_beyond_zone(&self, plan: &ClusterPlan, slot: Slot) -> bool {
+        let Some(zones) = plan.rules.zones else { return false };
+        let known = self.slots.get(slot.index()).and_then(Option::as_ref);
+        known.is_some_and(|known| known.spec.zone != zones.local)
+    }
+
     /// Requests at all endpoints together.
     #[must_use]
     pub const fn in_flight(&self) -> u64 {
@@ -449,6 +480,8 @@ impl ClusterState {
             weight: known.spec.weight,
             slow_start: known.slow_factor(plan, now),
             in_flight: load.in_flight,
+            share: weights::share(load.weight, self.weight),
+            zone: known.spec.zone,
             availability,
             in_panic: load.weight > 0 && availability != Availability::Available,
         })

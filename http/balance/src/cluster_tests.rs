@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::cluster::{ClusterState, Event, NoEndpoint, Pick};
 use crate::endpoint::{Availability, EndpointId, Health, Slot};
 use crate::hashing::SessionFate;
+use crate::levels::{WHOLE, ZoneRules};
 use crate::outcome::Outcome;
 use crate::plan::{ClusterPlan, ClusterRules, EndpointSpec, LoadBound, Policy, Standing};
 use crate::ring::Member;
@@ -534,4 +535,33 @@ fn sessions_see_ejections_end_without_any_other_pick() {
     assert!(!placed_there(&mut bed));
     bed.bed.now += 34 * SECOND;
     assert!(placed_there(&mut bed));
+}
+
+#[test]
+fn a_retry_leaves_the_zone_when_the_one_that_failed_was_alone_there() {
+    for policy in [Policy::LeastRequest, Policy::RoundRobin, Policy::Random, Policy::LeastConnections] {
+        let zones = Some(ZoneRules { local: 1, origin_share: WHOLE / 3 });
+        let rules = ClusterRules { zones, ..with_policy(policy) };
+        let in_zone =
+            |at: usize, spec: EndpointSpec| EndpointSpec { zone: if at == 0 { 1 } else { 2 }, ..spec };
+        let all = specs(3).into_iter().enumerate().map(|(at, spec)| in_zone(at, spec)).collect();
+        let mut bed = Bed::new(plan(rules, all));
+        let local = bed.state.slot_at(0).unwrap();
+        let mut beyond = [0; 3];
+        for _ in 0..100 {
+            assert_eq!(bed.pick(None), Ok(local), "{policy:?}");
+            let other = bed.pick(Some(local)).unwrap();
+            assert!(
+                bed.state.is_beyond_zone(&bed.plan, other) && !bed.state.is_beyond_zone(&bed.plan, local)
+            );
+            beyond[other.index()] += 1;
+        }
+        assert!(beyond[1] > 20 && beyond[2] > 20, "{policy:?}: {beyond:?}");
+        // What is out is no way out either.
+        for position in [1, 2] {
+            let slot = bed.state.slot_at(position).unwrap();
+            bed.state.set_health(slot, Health::Unhealthy, bed.now);
+        }
+        assert_eq!(bed.pick(Some(local)), Ok(local), "the one that failed is better than none");
+    }
 }

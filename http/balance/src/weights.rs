@@ -104,6 +104,11 @@ fn share_out(state: &mut ClusterState, plan: &ClusterPlan, weights: &[u64]) {
     }
 }
 
+/// A weight as a part of all, in millionths.
+pub(crate) fn share(weight: u32, all: u64) -> u32 {
+    (u64::from(weight) * u64::from(WHOLE)).checked_div(all).map_or(0, narrow)
+}
+
 /// `weight / group` of the shares, on a scale of 2^31; at least 1.
 fn scaled(weight: u64, group: u64, share: u32, part: u32) -> u32 {
     let whole = u128::from(WHOLE) * u128::from(WHOLE);

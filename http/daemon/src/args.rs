@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use control_api::defaults::NAME_BYTES_MAX;
 use core_runtime::shard::DriverChoice;
 use lexopt::prelude::*;
 
@@ -23,6 +24,7 @@ usage: shard-proxy --config DIR [options]
   --watch                  look at the config directory each second, and load it when it has changed
   --ticket-rotation SECONDS
                            age at which the process replaces its session ticket keys; default 43200
+  --zone NAME              zone that this proxy runs in, for clusters with `zones` (docs/resilience.md)
   --check                  load the config, say what is wrong, and exit
   --version, --help
 
@@ -45,6 +47,7 @@ pub(crate) struct Options {
     pub(crate) drain_timeout: Duration,
     pub(crate) watch: bool,
     pub(crate) ticket_rotation: Duration,
+    pub(crate) zone: Option<String>,
     pub(crate) check: bool,
 }
 
@@ -86,6 +89,7 @@ fn parse_from(mut parser: lexopt::Parser) -> Result<Request, UsageError> {
         drain_timeout: Duration::from_secs(30),
         watch: false,
         ticket_rotation: Duration::from_secs(12 * HOUR_S),
+        zone: None,
         check: false,
     };
     while let Some(argument) = parser.next()? {
@@ -107,6 +111,7 @@ fn parse_from(mut parser: lexopt::Parser) -> Result<Request, UsageError> {
                 let seconds = number("--ticket-rotation", parser.value()?.parse()?, 1, 7 * 24 * HOUR_S)?;
                 options.ticket_rotation = Duration::from_secs(seconds);
             }
+            Long("zone") => options.zone = Some(zone(parser.value()?.string()?)?),
             Long("check") => options.check = true,
             Long("version") => {
                 return Ok(Request::Print(format!("shard-proxy {}\n", env!("CARGO_PKG_VERSION"))));
@@ -124,6 +129,13 @@ fn number(option: &str, given: u64, min: u64, max: u64) -> Result<u64, UsageErro
         return Ok(given);
     }
     Err(UsageError(format!("{option} {given}: must be {min} to {max}")))
+}
+
+fn zone(name: String) -> Result<String, UsageError> {
+    if !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.chars().any(char::is_control) {
+        return Ok(name);
+    }
+    Err(UsageError(format!("--zone {name:?}: must have 1 to {NAME_BYTES_MAX} bytes, no control characters")))
 }
 
 fn driver(word: &str) -> Result<DriverChoice, UsageError> {
@@ -155,11 +167,13 @@ mod tests {
             "5",
             "--watch",
             "--ticket-rotation=60",
+            "--zone=eu-1a",
         ]) else {
             panic!("a good line");
         };
         assert_eq!((options.shards, options.driver), (Some(2), DriverChoice::Epoll));
         assert_eq!(options.drain_timeout, Duration::from_secs(5));
+        assert_eq!(options.zone.as_deref(), Some("eu-1a"));
         assert_eq!((options.watch, options.ticket_rotation), (true, Duration::from_secs(60)));
     }
 
@@ -173,6 +187,7 @@ mod tests {
             (&["--config", "c", "--driver", "kqueue"], "must be auto, ring or epoll"),
             (&["--config", "c", "--drain-timeout", "86401"], "must be 0 to 86400"),
             (&["--config", "c", "--ticket-rotation", "0"], "must be 1 to"),
+            (&["--config", "c", "--zone", ""], "must have 1 to"),
             (&["--config", "c", "--frobnicate"], "frobnicate"),
             (&["stray"], "stray"),
         ] {

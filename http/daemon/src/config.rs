@@ -45,11 +45,12 @@ pub(crate) fn compile(
     loaded: Loaded,
     registry: &mut StatRegistry,
     tickets: &TicketKeys,
-    (shards, now): (usize, Duration),
+    (shards, zone, now): (usize, Option<&str>, Duration),
 ) -> Result<Compiled, usize> {
     let roots = system_roots();
     let cores = u32::try_from(shards).unwrap_or(u32::MAX);
-    let host = Host { ticket_keys: Some(tickets), system_roots_pem: roots.as_deref(), cores, now };
+    let system_roots_pem = roots.as_deref();
+    let host = Host { ticket_keys: Some(tickets), system_roots_pem, cores, zone, now };
     let snapshots = (0..shards).map(|_| compile_for(&loaded.resources, &host, registry)).collect();
     match snapshots {
         Ok(snapshots) => Ok(Compiled { snapshots, sources: loaded.sources, digest: loaded.digest }),

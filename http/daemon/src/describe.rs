@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use http_proxy::record::Names;
 use http_proxy::snapshot::{
-    ClusterConfig, DnsTarget, ListenerConfig, Snapshot, StatId, Steering, TicketSource,
+    ClusterConfig, DnsTarget, ListenerConfig, Snapshot, StatId, Steering, TicketSource, ZonePreference,
 };
 use serde_json::{Value, json};
 
@@ -139,8 +139,15 @@ fn dump_listener(listener: &ListenerConfig) -> Value {
     })
 }
 
-/// Tells the operator what is odd about the certificates of a config.
+/// Tells the operator what is odd about the certificates of a config, and what in it means nothing here.
 pub(crate) fn log_warnings(snapshot: &Snapshot) {
+    let without_zone = |cluster: &&ClusterConfig| cluster.zone_preference == ZonePreference::WithoutZone;
+    for cluster in snapshot.clusters.iter().filter(without_zone) {
+        oplog::warn(&format!(
+            "cluster {}: `zones` does nothing: the zone of this proxy is unknown, start it with --zone",
+            cluster.name
+        ));
+    }
     for listener in &snapshot.listeners {
         for warning in listener.tls.iter().flat_map(tls::ServerContext::warnings) {
             oplog::warn(&format!("listener {:?}: {warning}", listener.name));

@@ -71,6 +71,10 @@ pub struct EndpointRow {
     /// Share of the requests, and the part of it that slow start leaves, in thousandths.
     pub weight: u32,
     pub slow_start: u32,
+    /// Part of the requests that it is weighed for on this core, in millionths.
+    pub share: u32,
+    /// Empty: none is known.
+    pub zone: String,
     pub in_flight: u32,
     pub connections_h1: usize,
     pub connections_h2: usize,
@@ -271,7 +275,7 @@ impl Core {
         let now = clock::now();
         self.clusters.for_each(|cluster| {
             let condition = cluster.condition();
-            cluster.for_each_view(|endpoint, view| {
+            cluster.for_each_view(|endpoint, zone, view| {
                 if rows.len() >= ROWS_MAX {
                     left_off += 1;
                     return;
@@ -284,6 +288,8 @@ impl Core {
                     hostname: endpoint.hostname.clone(),
                     weight: view.weight,
                     slow_start: view.slow_start,
+                    share: view.share,
+                    zone: zone.to_owned(),
                     in_flight: view.in_flight,
                     connections_h1,
                     connections_h2,

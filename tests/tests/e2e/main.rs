@@ -45,6 +45,7 @@ mod tools;
 mod trailers;
 mod truncation;
 mod tunnels;
+mod zones;
 
 use tests::{Config, End, Origin, Proxy, Response, origin};
 

@@ -3,6 +3,8 @@
 //! Each message mirrors proto/shard/v1/options.proto, written by hand so that no build needs protoc. Meanings,
 //! ranges and defaults are in docs/resources.md; an absent optional field means the default.
 
+use std::collections::BTreeMap;
+
 use prost::{Enumeration, Message, Name};
 
 use crate::envoy::google::Duration;
@@ -230,6 +232,9 @@ pub struct ClusterOptions {
     /// Unset: off. Not with the `lb_policies` RING_HASH and MAGLEV, nor with names to resolve.
     #[prost(message, optional, tag = "14")]
     pub sticky: Option<Sticky>,
+    /// Beside `common_lb_config.zone_aware_lb_config`; unset: every zone sends as much.
+    #[prost(message, optional, tag = "15")]
+    pub zones: Option<Zones>,
 }
 
 /// Ways to choose an endpoint that `lb_policy` has no word for.
@@ -355,6 +360,14 @@ pub struct Sticky {
     /// Points of the heaviest endpoint.
     #[prost(uint32, optional, tag = "6")]
     pub virtual_nodes: Option<u32>,
+}
+
+/// Where the requests of all proxies come from.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Zones {
+    /// Percent of them by the zone of the proxy; 100 together.
+    #[prost(btree_map = "string, uint32", tag = "1")]
+    pub traffic_percent: BTreeMap<String, u32>,
 }
 
 /// An access log sent to syslog (RFC 5424), as the `typed_config` of an `AccessLog`.

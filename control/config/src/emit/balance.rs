@@ -278,7 +278,7 @@ fn circuit_breakers(node: &Node) -> Option<CircuitBreakers> {
         .then(|| CircuitBreakers { thresholds: vec![thresholds], ..Default::default() })
 }
 
-fn common(cluster: &mut Cluster) -> &mut CommonLbConfig {
+pub(super) fn common(cluster: &mut Cluster) -> &mut CommonLbConfig {
     cluster.common_lb_config.get_or_insert_default()
 }
 

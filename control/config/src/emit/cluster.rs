@@ -17,6 +17,7 @@ use control_api::envoy::upstream_http::{self, http_protocol_options as upstream}
 use control_api::shard::v1::ClusterOptions;
 
 use super::balance::{hash_key, policy_word};
+use super::zones::locality;
 use super::{Emitter, count, metadata, packed, span};
 use crate::finding::Problem;
 use crate::suggest::nearest;
@@ -94,6 +95,7 @@ impl Emitter<'_> {
         };
         self.balance(&node, &mut cluster, &mut options);
         self.refuse_maglev_of_names(&node, has_names);
+        options.zones = self.zones(&node, &mut cluster);
         options.sticky = self.sticky(&node, has_names, policy_word(&node));
         cluster.metadata = metadata(&options);
         self.resources.clusters.push(cluster);
@@ -102,16 +104,20 @@ impl Emitter<'_> {
         self.clusters.0.insert(name.to_owned(), known);
     }
 
-    /// The endpoints of a cluster by priority, which must have no gaps.
+    /// The endpoints of a cluster by priority, which must have no gaps, and zone.
     fn localities(&mut self, node: &Node) -> Vec<LocalityLbEndpoints> {
-        let mut levels: BTreeMap<u32, (&Node, LocalityLbEndpoints)> = BTreeMap::new();
+        let mut levels: BTreeMap<u32, (&Node, BTreeMap<&str, LocalityLbEndpoints>)> = BTreeMap::new();
         for written in node.list("endpoints") {
             let Some(endpoint) = lb_endpoint(written) else { continue };
             let priority = written.int("priority").unwrap_or(0);
-            let (_, level) = levels
-                .entry(priority)
-                .or_insert_with(|| (written, LocalityLbEndpoints { priority, ..Default::default() }));
-            level.lb_endpoints.push(endpoint);
+            let zone = written.word("zone").unwrap_or_default();
+            let (_, zones) = levels.entry(priority).or_insert_with(|| (written, BTreeMap::new()));
+            let locality = zones.entry(zone).or_insert_with(|| LocalityLbEndpoints {
+                priority,
+                locality: locality(zone),
+                ..Default::default()
+            });
+            locality.lb_endpoints.push(endpoint);
         }
         for (wanted, (priority, (written, _))) in (0..).zip(&levels) {
             if wanted != *priority {
@@ -121,7 +127,7 @@ impl Emitter<'_> {
                 break;
             }
         }
-        levels.into_values().map(|(_, level)| level).collect()
+        levels.into_values().flat_map(|(_, zones)| zones.into_values()).collect()
     }
 
     /// Protocol and pool, where they differ from the defaults.

@@ -29,6 +29,7 @@ mod route_match;
 mod sticky;
 mod tls;
 mod virtual_host;
+mod zones;
 
 /// What every part of the emitter needs.
 pub(crate) struct Emitter<'a> {

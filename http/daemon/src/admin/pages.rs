@@ -167,6 +167,9 @@ struct Sum {
     weight: u32,
     /// In thousandths: the core where it is least.
     slow_start: u32,
+    /// Over the cores, in millionths.
+    share: u64,
+    zone: String,
     cores_draining: usize,
     cores_unhealthy: usize,
     cores_in_panic: usize,
@@ -218,6 +221,8 @@ fn clusters(sources: &Sources) -> Value {
             "connections_h2": sum.connections_h2,
             "weight": sum.weight,
             "slow_start_percent": sum.slow_start / 10,
+            "share_percent": share_percent(&sum),
+            "zone": Some(&sum.zone).filter(|zone| !zone.is_empty()),
             "cores": sum.cores,
             "cores_available": sum.cores_available,
             "cores_draining": sum.cores_draining,
@@ -247,6 +252,13 @@ fn clusters(sources: &Sources) -> Value {
     json!({ "clusters": clusters, "left_off": left_off, "silent_cores": silent })
 }
 
+/// The part of the requests that an endpoint is weighed for, over the cores that know it; two decimals.
+fn share_percent(sum: &Sum) -> f64 {
+    let cores = u64::try_from(sum.cores).unwrap_or(u64::MAX).max(1);
+    let hundredths = u32::try_from(sum.share / cores / 100).unwrap_or(u32::MAX);
+    f64::from(hundredths) / 100.0
+}
+
 fn add(sums: &mut BTreeMap<(u32, String), Sum>, row: &EndpointRow) {
     let sum = sums.entry((row.cluster.0, row.address.to_string())).or_default();
     sum.hostname.clone_from(&row.hostname);
@@ -254,6 +266,8 @@ fn add(sums: &mut BTreeMap<(u32, String), Sum>, row: &EndpointRow) {
     sum.connections_h1 += row.connections_h1;
     sum.connections_h2 += row.connections_h2;
     sum.weight = row.weight;
+    sum.share += u64::from(row.share);
+    sum.zone.clone_from(&row.zone);
     sum.slow_start = if sum.cores == 0 { row.slow_start } else { sum.slow_start.min(row.slow_start) };
     sum.cores += 1;
     sum.cores_in_panic += usize::from(row.in_panic);

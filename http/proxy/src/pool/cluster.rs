@@ -278,6 +278,12 @@ impl Cluster {
         Some(Lease { cluster: Rc::clone(self), settings, endpoint, slot, end: Cell::new(UNKNOWN) })
     }
 
+    /// Whether an endpoint lies outside the proxy's zone, where that counts.
+    pub(crate) fn is_beyond_zone(&self, lease: &Lease) -> bool {
+        let plan = lease.settings.plan();
+        plan.rules.zones.is_some() && self.state.borrow().is_beyond_zone(plan, lease.slot)
+    }
+
     /// Whether requests have sessions here.
     pub(crate) fn is_sticky(&self) -> bool {
         self.settings.borrow().config().sticky.is_some()
@@ -371,13 +377,15 @@ impl Cluster {
         self.may_have_ejected.get()
     }
 
-    /// Every endpoint with what the state knows of it, those on their way out included.
-    pub(crate) fn for_each_view(&self, mut visit: impl FnMut(&Endpoint, EndpointView)) {
+    /// Every endpoint with its zone and what the state knows of it, those on their way out included.
+    pub(crate) fn for_each_view(&self, mut visit: impl FnMut(&Endpoint, &str, EndpointView)) {
         let settings = self.settings();
+        let zones = &settings.config().zones;
         let views: Vec<_> = self.state.borrow().views(settings.plan(), clock::now()).collect();
         for view in views {
             if let Some(endpoint) = self.endpoint(view.slot) {
-                visit(&endpoint, view);
+                let zone = zones.get(usize::from(view.zone)).map_or("", String::as_str);
+                visit(&endpoint, zone, view);
             }
         }
     }

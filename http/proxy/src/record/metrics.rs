@@ -297,6 +297,11 @@ pub(crate) const CLUSTER: &[Metric<ClusterRow>] = &[
         "Attempts that were not made again because the retry budget was spent.",
     ),
     metric(
+        "shard_cluster_attempts_beyond_zone_total",
+        Value::Counter(|r| r.beyond_zone),
+        "Attempts at endpoints outside the proxy's zone, in clusters with `zones` on proxies with `--zone`.",
+    ),
+    metric(
         "shard_cluster_ejections_total",
         Value::Counter(|r| r.ejections),
         "Endpoints taken out for their failures, each core by itself.",

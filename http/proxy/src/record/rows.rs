@@ -87,6 +87,8 @@ row! {
         refused_circuit: count,
         refused_shed: count,
         retries_over_budget: count,
+        /// Attempts outside the proxy's zone.
+        beyond_zone: count,
         ejections: count,
         /// Called for, but too many were out or the rule only logs.
         ejections_withheld: count,

@@ -269,6 +269,11 @@ impl CoreStats {
         self.clusters.row_mut(cluster).retries_over_budget += 1;
     }
 
+    /// Counts an attempt at an endpoint outside the proxy's zone, where that counts.
+    pub(crate) fn left_zone(&mut self, cluster: StatId) {
+        self.clusters.row_mut(cluster).beyond_zone += 1;
+    }
+
     /// Counts a request that was to be mirrored to a cluster.
     pub(crate) fn mirror_ended(&mut self, cluster: StatId, end: MirrorEnd) {
         self.clusters.row_mut(cluster).mirrors[end.index()] += 1;

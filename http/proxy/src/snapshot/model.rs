@@ -369,6 +369,19 @@ pub struct ClusterConfig {
     pub check: Option<CheckRules>,
     /// Sessions by cookie; None: each request goes where the policy says.
     pub sticky: Option<Box<StickyConfig>>,
+    /// Names by the numbers of [`EndpointRole::zone`]; the first is that of none.
+    pub zones: Vec<String>,
+    pub zone_preference: ZonePreference,
+}
+
+/// Whether endpoints of the proxy's own zone come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ZonePreference {
+    #[default]
+    Off,
+    /// They would, but the proxy has not been told its zone.
+    WithoutZone,
+    On,
 }
 
 /// The cookie of sticky sessions. Their rules and rings are in the plan.
@@ -419,6 +432,8 @@ pub struct EndpointRole {
     pub standing: Standing,
     /// From whoever sent the config.
     pub health: Health,
+    /// See [`ClusterConfig::zones`]; 0: none is known.
+    pub zone: u16,
 }
 
 impl EndpointConfig {
@@ -429,8 +444,8 @@ impl EndpointConfig {
 
     /// As a plan has it.
     pub fn spec(&self) -> EndpointSpec {
-        let EndpointRole { priority, standing, health } = self.role;
-        EndpointSpec { priority, standing, health, ..EndpointSpec::new(self.id(), self.weight) }
+        let EndpointRole { priority, standing, health, zone } = self.role;
+        EndpointSpec { priority, standing, health, zone, ..EndpointSpec::new(self.id(), self.weight) }
     }
 }
 

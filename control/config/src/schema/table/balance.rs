@@ -17,6 +17,12 @@ pub(super) const CLUSTER_RULES: &[Field] = &[
         "How an endpoint is chosen; a word is short for `policy`."
     ),
     field!(
+        "zones",
+        Kind::Either(&Kind::Bool, &Kind::Object(&ZONES)),
+        OptionalOr("`false`"),
+        "Endpoints in the proxy's own zone (`--zone`) come first, as far as their capacity goes; `true` takes every default. Not with `ring_hash`, `maglev` and `sticky`."
+    ),
+    field!(
         "slow_start",
         Kind::Either(&Kind::Bool, &Kind::Object(&SLOW_START)),
         OptionalOr("`true`"),
@@ -472,6 +478,18 @@ static STICKY: Object = Object {
             "Points of the heaviest endpoint on the ring."
         ),
     ]],
+    groups: &[],
+};
+
+static ZONES: Object = Object {
+    name: "zones",
+    doc: "A zone keeps its requests as far as its part of the endpoints' weight reaches its part of the requests; the rest goes to the other zones.",
+    fields: &[&[field!(
+        "traffic",
+        Kind::Map { key: &ZONE, of: &ints_or_none(balance::ZONE_TRAFFIC_PERCENT) },
+        OptionalOr("the same from every zone of the endpoints and the proxy's own"),
+        "Percent of all proxies' requests by the zone of the proxy, 100 together. Proxies in a zone that is not named refuse the config."
+    )]],
     groups: &[],
 };
 

@@ -27,6 +27,7 @@ static ENDPOINT_OBJECT: Object = Object {
             Optional,
             "Used when too few endpoints of the lower numbers are available; no number may be left out."
         ),
+        field!("zone", Kind::Text(&ZONE), NONE, "Where it lives, for `zones` of the cluster."),
         field!(
             "drain",
             Kind::Bool,

@@ -13,6 +13,7 @@ rule! {
     NAME = rules::name, "name", "orders";
     CLUSTER_REF = rules::cluster_ref, "cluster of this service, or `service/cluster`", "canary";
     HOST = rules::host, "host: exact, `*.suffix` or `*`", "api.example.com";
+    ZONE = rules::zone, "name of a zone", "eu-central-1a";
     DNS_NAME = rules::dns_name, "DNS name", "orders.internal";
     PATH = rules::path, "path", "/v1/orders";
     REGEX = rules::regex, "regular expression (Rust regex crate, at most 1,024 bytes)", "/v[0-9]+/.*";

@@ -22,7 +22,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::fault::{Checked, Fault, Within, nothing_else};
 use super::tls::{self, TlsSources};
-use super::{OPTIONS, balance, check, shard_options, sticky, value};
+use super::zones::{self, Zones};
+use super::{Host, OPTIONS, balance, check, shard_options, sticky, value};
 use crate::snapshot::model::{
     ClusterConfig, DnsTarget, EndpointConfig, EndpointRole, PoolConfig, ServerName, UpstreamProtocol,
 };
@@ -35,35 +36,27 @@ pub(super) fn cluster(
     message: &Cluster,
     assignments: &Assignments<'_>,
     sources: &TlsSources<'_>,
-    cores: u32,
+    host: &Host<'_>,
     stats: &mut StatRegistry,
 ) -> Checked<ClusterConfig> {
     let mut message = message.clone();
     let name = std::mem::take(&mut message.name);
     value::name("name", &name)?;
     let options: v1::ClusterOptions = shard_options(message.metadata.take())?;
-    let mut rules = balance::rules(&mut message, &options, cores)?;
+    let zones_wanted = zones::wanted(&mut message, &options)?;
+    let mut rules = balance::rules(&mut message, &options, host.cores)?;
     let sticky = sticky::read(&name, &options, rules.policy, sources.secrets)?;
     rules.sticky = sticky.as_ref().map(|(rules, _)| *rules);
     let check = check::rules(std::mem::take(&mut message.health_checks))?;
     let mut dns = dns_options(&mut message, &options)?;
     let resolution = resolution(&mut message)?;
     let local = message.load_assignment.take();
-    let found = match (&resolution, &local) {
-        (Resolution::Eds { .. }, Some(_)) => {
-            return Err(Fault::new("load_assignment", "is not supported with type EDS"));
-        }
-        (Resolution::Eds { service_name }, None) => {
-            let wanted = if service_name.is_empty() { name.as_str() } else { service_name.as_str() };
-            assignments.get(wanted).copied()
-        }
-        (Resolution::Static | Resolution::Dns, None) => return Err(Fault::missing("load_assignment")),
-        (Resolution::Static | Resolution::Dns, Some(local)) => Some(local),
-    };
+    let found = assigned(&name, &resolution, local.as_ref(), assignments)?;
     dns.names_allowed = matches!(resolution, Resolution::Dns);
+    let mut zones = Zones::default();
     let (endpoints, dns) = match found {
         Some(assignment) => {
-            let read = endpoints(assignment, &name, &dns, stats);
+            let read = endpoints(assignment, &name, &dns, &mut zones, stats);
             // A fault in an EDS assignment is reported with that resource; here it is as good as none.
             match resolution {
                 Resolution::Eds { .. } => read.unwrap_or_default(),
@@ -86,6 +79,9 @@ pub(super) fn cluster(
     if let Some(check) = &check {
         check::is_served(check, protocol, tls.is_some()).within_item("health_checks", 0)?;
     }
+    let (zone_preference, zone_rules) =
+        zones::rules(zones_wanted, host.zone, &mut zones, (rules.policy, rules.sticky.is_some()))?;
+    rules.zones = zone_rules;
     let stat = stats.id(StatFamily::Cluster, &name);
     let generations = sticky::rings(&name, &rules, (&endpoints, &dns), stats)?;
     let plan = plan(rules, (&endpoints, &dns), generations)?;
@@ -102,6 +98,8 @@ pub(super) fn cluster(
         plan,
         check,
         sticky: sticky.map(|(_, cookie)| Box::new(cookie)),
+        zones: zones.into_names(),
+        zone_preference,
     })
 }
 
@@ -141,6 +139,26 @@ enum Resolution {
     Static,
     Dns,
     Eds { service_name: String },
+}
+
+/// Where the endpoints are written; None: nobody has said yet.
+fn assigned<'a>(
+    cluster: &str,
+    resolution: &Resolution,
+    local: Option<&'a ClusterLoadAssignment>,
+    assignments: &Assignments<'a>,
+) -> Checked<Option<&'a ClusterLoadAssignment>> {
+    match (resolution, local) {
+        (Resolution::Eds { .. }, Some(_)) => {
+            Err(Fault::new("load_assignment", "is not supported with type EDS"))
+        }
+        (Resolution::Eds { service_name }, None) => {
+            let wanted = if service_name.is_empty() { cluster } else { service_name.as_str() };
+            Ok(assignments.get(wanted).copied())
+        }
+        (Resolution::Static | Resolution::Dns, None) => Err(Fault::missing("load_assignment")),
+        (Resolution::Static | Resolution::Dns, Some(local)) => Ok(Some(local)),
+    }
 }
 
 fn resolution(message: &mut Cluster) -> Checked<Resolution> {
@@ -301,7 +319,7 @@ pub(super) fn check_assignment(assignment: &ClusterLoadAssignment) -> Checked<()
     value::name("cluster_name", &assignment.cluster_name)?;
     let ip_only = DnsOptions { names_allowed: false, refresh_min: Duration::ZERO, stale_max: Duration::ZERO };
     let mut scratch = StatRegistry::with_series_max(|_| 0);
-    endpoints(assignment, "", &ip_only, &mut scratch).map(|_| ())
+    endpoints(assignment, "", &ip_only, &mut Zones::default(), &mut scratch).map(|_| ())
 }
 
 type Targets = (Vec<EndpointConfig>, Vec<DnsTarget>);
@@ -310,6 +328,7 @@ fn endpoints(
     assignment: &ClusterLoadAssignment,
     cluster: &str,
     dns: &DnsOptions,
+    zones: &mut Zones,
     stats: &mut StatRegistry,
 ) -> Checked<Targets> {
     if !assignment.named_endpoints.is_empty() {
@@ -330,7 +349,12 @@ fn endpoints(
     for (at, locality) in assignment.endpoints.iter().enumerate() {
         let priority = value::bounded("priority", Some(locality.priority), &balance_limits::PRIORITY);
         let priority = priority.within_item("endpoints", at)?;
-        // Where endpoints live means nothing yet, and says nothing that a request could be sent wrong by.
+        // Region and part of the zone mean nothing here, and say nothing that a request could be sent wrong by.
+        let zone = locality.locality.as_ref().map_or("", |locality| locality.zone.as_str());
+        if !zone.is_empty() {
+            value::name("locality.zone", zone).within_item("endpoints", at)?;
+        }
+        let zone = if locality.lb_endpoints.is_empty() { 0 } else { zones.number(zone) };
         let rest = LocalityLbEndpoints {
             locality: None,
             lb_endpoints: Vec::new(),
@@ -342,7 +366,7 @@ fn endpoints(
         };
         nothing_else(&rest).within_item("endpoints", at)?;
         for (place, endpoint) in locality.lb_endpoints.iter().enumerate() {
-            add_endpoint(endpoint, cluster, (priority, dns), stats, &mut targets, &mut seen)
+            add_endpoint(endpoint, cluster, (priority, zone, dns), stats, &mut targets, &mut seen)
                 .within_item("lb_endpoints", place)
                 .within_item("endpoints", at)?;
         }
@@ -353,7 +377,7 @@ fn endpoints(
 fn add_endpoint(
     message: &LbEndpoint,
     cluster: &str,
-    (priority, dns): (u32, &DnsOptions),
+    (priority, zone, dns): (u32, u16, &DnsOptions),
     stats: &mut StatRegistry,
     targets: &mut Targets,
     seen: &mut FxHashSet<(String, u16)>,
@@ -364,7 +388,7 @@ fn add_endpoint(
         message.load_balancing_weight.take(),
         &limits::ENDPOINT_WEIGHT,
     )?;
-    let role = role(std::mem::take(&mut message.health_status), priority)?;
+    let role = role(std::mem::take(&mut message.health_status), priority, zone)?;
     let mut endpoint = match message.host_identifier.take() {
         Some(HostIdentifier::Endpoint(endpoint)) => endpoint,
         Some(HostIdentifier::EndpointName(_)) => return Err(Fault::unsupported("endpoint_name")),
@@ -423,7 +447,7 @@ fn add_endpoint(
     Ok(())
 }
 
-fn role(health_status: i32, priority: u32) -> Checked<EndpointRole> {
+fn role(health_status: i32, priority: u32, zone: u16) -> Checked<EndpointRole> {
     let (standing, health) = match HealthStatus::try_from(health_status) {
         Ok(HealthStatus::Unknown) => (Standing::Serving, Health::Unchecked),
         Ok(HealthStatus::Healthy) => (Standing::Serving, Health::Healthy),
@@ -435,7 +459,7 @@ fn role(health_status: i32, priority: u32) -> Checked<EndpointRole> {
         }
     };
     // The bound of priorities is far below.
-    Ok(EndpointRole { priority: u8::try_from(priority).unwrap_or(u8::MAX), standing, health })
+    Ok(EndpointRole { priority: u8::try_from(priority).unwrap_or(u8::MAX), standing, health, zone })
 }
 
 /// Letters, digits, `-` and `_` in labels of 1 to 63 bytes, 253 bytes in all (RFC 1035 §2.3.4), one trailing dot.

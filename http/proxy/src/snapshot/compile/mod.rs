@@ -24,6 +24,7 @@ mod sticky;
 mod tests;
 mod tls;
 mod value;
+mod zones;
 
 use std::fmt;
 use std::time::Duration;
@@ -79,6 +80,8 @@ pub struct Host<'a> {
     pub system_roots_pem: Option<&'a [u8]>,
     /// Cores that share what is bounded for the process; 0 counts as 1.
     pub cores: u32,
+    /// The zone that the proxy runs in; None: clusters go over all zones alike.
+    pub zone: Option<&'a str>,
     /// Since the epoch of the cores' clocks.
     pub now: Duration,
 }
@@ -121,7 +124,7 @@ pub fn compile_for(
     for message in &resources.clusters {
         // A cluster at fault keeps its place, so that routes to it are not blamed.
         places.insert(message.name.clone(), ClusterIndex(clusters.len()));
-        let built = cluster::cluster(message, &assignments, &sources, host.cores, stats);
+        let built = cluster::cluster(message, &assignments, &sources, host, stats);
         clusters.extend(nacks.keep(type_url::CLUSTER, &message.name, built));
     }
     let listeners = listeners(resources, &sources, &places, stats, &mut nacks);

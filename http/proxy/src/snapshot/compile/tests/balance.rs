@@ -4,9 +4,7 @@
 use std::time::Duration;
 
 use control_api::envoy::cluster::circuit_breakers::{Thresholds, thresholds::RetryBudget};
-use control_api::envoy::cluster::cluster::common_lb_config::{
-    ConsistentHashingLbConfig, LocalityConfigSpecifier, ZoneAwareLbConfig,
-};
+use control_api::envoy::cluster::cluster::common_lb_config::ConsistentHashingLbConfig;
 use control_api::envoy::cluster::cluster::{
     LbConfig, LbPolicy, LeastRequestLbConfig, MaglevLbConfig, RingHashLbConfig, SlowStartConfig,
 };
@@ -285,13 +283,6 @@ fn slow_start_and_panic_arrive_or_are_refused() {
         (
             Box::new(panic(101.0)),
             "common_lb_config.healthy_panic_threshold is 101, it must be a whole number from 0",
-        ),
-        (
-            Box::new(|c| {
-                let zones = LocalityConfigSpecifier::ZoneAwareLbConfig(ZoneAwareLbConfig::default());
-                c.common_lb_config.get_or_insert_default().locality_config_specifier = Some(zones);
-            }),
-            "common_lb_config.locality_config_specifier is not supported",
         ),
         (
             Box::new(|c| {

@@ -9,6 +9,7 @@ mod refusals;
 mod routes;
 mod secrets;
 mod sticky;
+mod zones;
 
 use control_api::envoy::cluster::Cluster;
 use control_api::envoy::cluster::cluster::{ClusterDiscoveryType, DiscoveryType, LbPolicy};
