@@ -1,10 +1,16 @@
-//! SYN cookies on single frames: what a box answers. That a proxy takes the cookie needs a listener: e2e/cookies.rs.
+//! SYN cookies on single frames: what a box answers, and which cookies a proxy with a listener takes. That the kernel
+//! then makes a connection of it is in e2e/cookies.rs.
 
-use l4_abi::Decision;
+use std::hash::Hasher as _;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+
+use l4_abi::hash::cookie_key;
+use l4_abi::{Decision, TCP};
 use l4_load::LoadOptions;
-use l4_tests::frame::{ACK, SYN, checksum, incoming};
-use l4_tests::rig::{CLIENT4, CLIENT6, Rig, TX, VIP, VIP4, VIP6};
-use l4_tests::{Packet, may_run};
+use l4_tests::frame::{ACK, Mark, SYN, checksum, incoming, outer};
+use l4_tests::rig::{CLIENT4, CLIENT6, LOCAL, OWN4, PASS, Rig, SECRET, TX, VIP, VIP4, VIP6, ip};
+use l4_tests::{Packet, VLAN, may_run};
+use rustix::time::{DynamicClockId, clock_gettime_dynamic};
 
 fn rig(above: u32) -> Rig {
     Rig::with(&LoadOptions { syn_cookies_above: Some(above), ..Rig::options() })
@@ -12,18 +18,23 @@ fn rig(above: u32) -> Rig {
 
 /// A SYN with these TCP options, a multiple of four bytes.
 fn syn(v6: bool, options: &[u8]) -> Vec<u8> {
+    incoming(&syn_packet(v6, options), false)
+}
+
+fn syn_packet(v6: bool, options: &[u8]) -> Vec<u8> {
     let (client, vip) = if v6 { (CLIENT6, VIP6) } else { (CLIENT4, VIP4) };
     let packet = Packet { payload: options.to_vec(), ..Packet::tcp(client, vip, SYN) };
     let mut ip = packet.ip();
     let doff = u8::try_from(5 + options.len() / 4).expect("at most 15") << 4;
     let at = if v6 { 52 } else { 32 };
     ip[at] = doff;
-    incoming(&ip, packet.vlan)
+    ip
 }
 
-/// The TCP header of an answer, whose lengths and checksums are right.
+/// The TCP header of an answer, whose lengths and checksums are right, and which goes back to where the SYN came from.
 fn answered(frame: &[u8]) -> Vec<u8> {
-    let ip = &frame[14..];
+    assert_eq!(frame[..12], [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    let ip = &frame[if frame[12..16] == VLAN { 18 } else { 14 }..];
     let v6 = ip[0] >> 4 == 6;
     let (tcp, mut sum) = if v6 {
         assert_eq!(usize::from(u16::from_be_bytes([ip[4], ip[5]])), ip.len() - 40);
@@ -53,8 +64,9 @@ fn an_answer_repeats_what_the_client_offers() {
     ];
     for v6 in [false, true] {
         let mut rig = rig(0);
-        for (offer, answer) in offers {
-            let outcome = rig.run(&syn(v6, offer));
+        for ((offer, answer), vlan) in offers.iter().flat_map(|offer| [(offer, false), (offer, true)]) {
+            let outcome = rig.run(&incoming(&syn_packet(v6, offer), vlan));
+            assert_eq!(outcome.frame[12..14] == VLAN[..2], vlan, "the tag stays");
             assert_eq!(
                 (outcome.action, outcome.counted),
                 (TX, vec![(VIP, Decision::CookieSent)]),
@@ -65,7 +77,7 @@ fn an_answer_repeats_what_the_client_offers() {
             assert_eq!(tcp[8..14], [0, 0, 0, 2, 0x80, SYN | ACK]);
             let mss: u16 = if v6 { 1440 } else { 1460 };
             assert_eq!(tcp[20..24], [2, 4, mss.to_be_bytes()[0], mss.to_be_bytes()[1]]);
-            assert_eq!(&tcp[24..], answer, "{offer:?}");
+            assert_eq!(&tcp[24..], *answer, "{offer:?}");
         }
     }
 }
@@ -109,4 +121,181 @@ fn few_syns_pass_and_so_do_those_that_a_cookie_cannot_hold() {
     let outcome = none.run(&short);
     assert_eq!((outcome.action, outcome.counted), (TX, vec![(VIP, Decision::CookieSent)]));
     assert_eq!(answered(&outcome.frame)[24..], [1; 8]);
+}
+
+/// A listener of this host behind a VIP whose rows are this host's, and one client of it.
+struct Proxy {
+    rig: Rig,
+    vip: SocketAddr,
+    client: SocketAddr,
+    _listener: TcpListener,
+}
+
+/// Of the VIP of [`Proxy`].
+const LISTENED: u32 = 2;
+/// The client's initial sequence number.
+const FIRST: u32 = 0x89ab_cdef;
+/// Window scale 7, SACK, the largest class of MSS.
+const OFFER: u32 = 7 << 5 | 1 << 4 | 3 << 2;
+
+impl Proxy {
+    fn new(v6: bool) -> Self {
+        let (listen, client) =
+            if v6 { ("[::1]:0", "[2001:db8::9]:9") } else { ("127.0.0.1:0", "127.9.9.9:9") };
+        let listener = TcpListener::bind(listen).expect("loopback");
+        let vip = listener.local_addr().expect("bound");
+        let mut rig = rig(1_000_000);
+        rig.maps().set_trusted(ip("10.9.0.0"), 16).expect("trusted");
+        rig.vip(&vip.to_string(), TCP, LISTENED, 0);
+        rig.all_rows(LISTENED, 1, LOCAL, LOCAL);
+        Self { rig, vip, client: client.parse().expect("an address"), _listener: listener }
+    }
+
+    /// The packet that brings a cookie back.
+    fn ack(&self, cookie: u32) -> Vec<u8> {
+        numbered(self.client, self.vip, ACK, FIRST.wrapping_add(1), cookie.wrapping_add(1))
+    }
+
+    fn cookie(&self, period: u32) -> u32 {
+        cookie(self.client, self.vip, FIRST, period, OFFER | period & 3)
+    }
+
+    /// What is decided of a packet that comes straight from its client.
+    fn decided(&mut self, packet: &[u8]) -> Decision {
+        let outcome = self.rig.run(&incoming(packet, false));
+        assert_eq!(outcome.action, PASS);
+        assert_eq!(outcome.counted.len(), 1, "{:?}", outcome.counted);
+        assert_eq!(outcome.counted[0].0, LISTENED);
+        outcome.counted[0].1
+    }
+}
+
+/// A TCP packet with these numbers; its checksum is left wrong, as XDP does not look at it.
+fn numbered(source: SocketAddr, destination: SocketAddr, flags: u8, seq: u32, ack: u32) -> Vec<u8> {
+    let mut ip = Packet { source, destination, ..Packet::tcp(CLIENT4, VIP4, flags) }.payload(3).ip();
+    let at = if source.is_ipv6() { 40 } else { 20 };
+    ip[at + 4..at + 8].copy_from_slice(&seq.to_be_bytes());
+    ip[at + 8..at + 12].copy_from_slice(&ack.to_be_bytes());
+    ip
+}
+
+/// The cookie by the standard library's SipHash-2-4.
+#[expect(deprecated, reason = "the standard library has SipHash-2-4 under this name only")]
+fn cookie(client: SocketAddr, vip: SocketAddr, first: u32, period: u32, meta: u32) -> u32 {
+    let [one, two] = cookie_key(&SECRET);
+    let mut hasher = std::hash::SipHasher::new_with_keys(one, two);
+    let mut bytes = [first.to_le_bytes(), period.to_le_bytes()].concat();
+    bytes.extend(client.port().to_be_bytes());
+    bytes.extend(vip.port().to_be_bytes());
+    bytes.extend(meta.to_le_bytes());
+    for address in [client.ip(), vip.ip()] {
+        match address {
+            IpAddr::V4(address) => bytes.extend(address.octets()),
+            IpAddr::V6(address) => bytes.extend(address.octets()),
+        }
+    }
+    hasher.write(&bytes);
+    let low = u32::try_from(hasher.finish() & u64::from(u32::MAX)).expect("32 bits");
+    low << 9 | meta
+}
+
+/// The period of cookies that begins now: 2^36 ns of atomic time.
+fn period() -> u32 {
+    let now = clock_gettime_dynamic(DynamicClockId::Tai).expect("Linux has it");
+    let ns = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
+    u32::try_from(ns >> 36).expect("before the year 11000")
+}
+
+#[test]
+fn a_cookie_that_comes_back_is_vouched_for_in_front_of_the_frame() {
+    if !may_run("a_cookie_that_comes_back_is_vouched_for_in_front_of_the_frame") {
+        return;
+    }
+    for v6 in [false, true] {
+        let mut proxy = Proxy::new(v6);
+        // A box of the same fleet makes the cookie.
+        let mut boxed = rig(0);
+        boxed.vip(&proxy.vip.to_string(), TCP, LISTENED, 0);
+        let begin = numbered(proxy.client, proxy.vip, SYN, FIRST, 0);
+        let tcp = answered(&boxed.run(&incoming(&begin, false)).frame);
+        let cookie = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+        let packet = proxy.ack(cookie);
+        for vlan in [false, true] {
+            let tunnelled = outer(ip("10.9.1.1"), OWN4.into(), 0, Mark::Plain { label: 0 }, &packet);
+            // Box and proxy in one, and two machines.
+            for frame in [incoming(&packet, vlan), incoming(&tunnelled, vlan)] {
+                let outcome = proxy.rig.run(&frame);
+                assert_eq!(
+                    (outcome.action, outcome.counted),
+                    (PASS, vec![(LISTENED, Decision::CookieAccepted)]),
+                    "v6 {v6}, tag {vlan}"
+                );
+                let (grant, frame) = outcome.frame.split_at(8);
+                assert_eq!(grant, [0x5ec0_0c1e_u32.to_le_bytes(), (cookie & 0x1ff).to_le_bytes()].concat());
+                assert_eq!(frame, incoming(&packet, vlan));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cookie_expires_after_one_to_two_periods() {
+    if !may_run("a_cookie_expires_after_one_to_two_periods") {
+        return;
+    }
+    for v6 in [false, true] {
+        let mut proxy = Proxy::new(v6);
+        // A second time if a period ends meanwhile.
+        let decided = loop {
+            let now = period();
+            let decided: Vec<_> =
+                (now - 6..=now + 5).map(|at| (i64::from(at) - i64::from(now), proxy.cookie(at))).collect();
+            let decided: Vec<_> =
+                decided.into_iter().map(|(age, cookie)| (age, proxy.decided(&proxy.ack(cookie)))).collect();
+            if period() == now {
+                break decided;
+            }
+        };
+        for (age, decision) in decided {
+            // The next one too: a box whose clock is ahead.
+            let expected = if (-1..=1).contains(&age) { Decision::CookieAccepted } else { Decision::Local };
+            assert_eq!(decision, expected, "v6 {v6}, made {age} periods from now");
+        }
+    }
+}
+
+#[test]
+fn forged_cookies_are_packets_without_a_connection() {
+    if !may_run("forged_cookies_are_packets_without_a_connection") {
+        return;
+    }
+    for v6 in [false, true] {
+        let mut proxy = Proxy::new(v6);
+        let (client, vip) = (proxy.client, proxy.vip);
+        let good = proxy.cookie(period());
+        let (seq, ack) = (FIRST.wrapping_add(1), good.wrapping_add(1));
+        assert_eq!(proxy.decided(&proxy.ack(good)), Decision::CookieAccepted);
+        for bit in 0..32 {
+            assert_eq!(proxy.decided(&proxy.ack(good ^ 1 << bit)), Decision::Local, "bit {bit}");
+        }
+        let moved = SocketAddr::new(client.ip(), client.port() + 1);
+        let other = SocketAddr::new(vip.ip(), client.port());
+        let forged = [
+            ("another port", numbered(moved, vip, ACK, seq, ack)),
+            ("another address", numbered(other, vip, ACK, seq, ack)),
+            ("another beginning", numbered(client, vip, ACK, seq + 1, ack)),
+            ("a reset", numbered(client, vip, ACK | 4, seq, ack)),
+            ("not an ACK", numbered(client, vip, 1, seq, ack)),
+        ];
+        for (what, packet) in forged {
+            assert_eq!(proxy.decided(&packet), Decision::Local, "{what}");
+        }
+        // A good cookie for a port on which nobody listens.
+        let deaf = SocketAddr::new(vip.ip(), 1);
+        proxy.rig.vip(&deaf.to_string(), TCP, LISTENED, 0);
+        let now = period();
+        let cookie = cookie(client, deaf, FIRST, now, OFFER | now & 3);
+        let packet = numbered(client, deaf, ACK, seq, cookie.wrapping_add(1));
+        assert_eq!(proxy.decided(&packet), Decision::Local, "no listener");
+    }
 }
