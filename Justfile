@@ -6,7 +6,7 @@ default:
 # Debug build of everything, and the binaries as they are tested.
 build:
     cargo build --workspace
-    cargo build -p http-daemon -p control-cli
+    cargo build -p http-daemon -p control-cli -p l4-daemon
 
 # All tests, as CI runs them.
 test *NAMES:

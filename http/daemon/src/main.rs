@@ -11,17 +11,17 @@ mod events;
 mod health;
 mod listeners;
 mod log_writer;
-mod oplog;
 mod process;
 mod reload;
 mod restart;
 mod shards;
 mod start;
 mod tickets;
-mod unix_socket;
 mod watch;
 
 use std::process::ExitCode;
+
+use control_operator::{oplog, unix_socket};
 
 /// A heap for each thread, as cores share nothing. 8 % fewer instructions for an h2 → h2 exchange and 7 % for h2 → h1
 /// than with the C library's (callgrind, the comparison bench's S5 and S4).

@@ -9,18 +9,14 @@ mod ended;
 mod feed;
 mod ids;
 mod metrics;
-// The daemons share the source of these two.
-#[path = "../../../http/daemon/src/oplog.rs"]
-mod oplog;
 mod pages;
 mod privileges;
 mod question;
 mod service;
-#[path = "../../../http/daemon/src/unix_socket.rs"]
-#[cfg_attr(not(test), expect(dead_code, reason = "only shard-proxy takes a socket over"))]
-mod unix_socket;
 
 use std::process::ExitCode;
+
+use control_operator::{oplog, unix_socket};
 
 fn main() -> ExitCode {
     let ended = match args::parse() {

@@ -4,17 +4,17 @@ use std::io::Write as _;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Something an operator should know.
-pub(crate) fn info(message: &str) {
+pub fn info(message: &str) {
     line("info", message);
 }
 
 /// Something that works, but not as it should.
-pub(crate) fn warn(message: &str) {
+pub fn warn(message: &str) {
     line("warn", message);
 }
 
 /// Something that does not work.
-pub(crate) fn error(message: &str) {
+pub fn error(message: &str) {
     line("error", message);
 }
 
@@ -30,7 +30,7 @@ fn line(level: &str, message: &str) {
 }
 
 /// Text for the person who called the program.
-pub(crate) fn print(text: &str) {
+pub fn print(text: &str) {
     // A closed pipe means that nobody reads.
     match std::io::stdout().write_all(text.as_bytes()) {
         Ok(()) | Err(_) => {}

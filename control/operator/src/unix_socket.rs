@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// What to do when somebody listens at the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Live {
+pub enum Live {
     Refuse,
     /// It is the predecessor, which has been talked to.
     Replace,
@@ -18,7 +18,7 @@ pub(crate) enum Live {
 ///
 /// # Errors
 /// `AddrInUse` when somebody listens there, `AlreadyExists` when the path is no socket, else what the system says.
-pub(crate) fn listen(path: &Path, live: Live) -> io::Result<UnixListener> {
+pub fn listen(path: &Path, live: Live) -> io::Result<UnixListener> {
     match std::fs::symlink_metadata(path) {
         Ok(found) if !found.file_type().is_socket() => {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path is there and is no socket"));
@@ -52,7 +52,7 @@ fn beside(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// What the system says.
-pub(crate) fn remove(path: &Path) -> io::Result<()> {
+pub fn remove(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
