@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_getres};
 use crate::{Error, Result};
 
 /// Options of [`crate::Program::load`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadOptions {
     /// Folder on a bpffs below which maps and links are pinned. `None`: nothing outlives the process.
     pub pin_dir: Option<PathBuf>,
