@@ -168,10 +168,23 @@ impl Admission {
         end: Finished,
         now: Duration,
     ) -> Option<BreakerEvent> {
+        debug_assert!(self.in_flight > 0, "a request ends once");
+        let changed = self.learn(rules, &ticket, end, now);
+        self.in_flight = self.in_flight.saturating_sub(1);
+        changed
+    }
+
+    /// Learns from a request that goes on: a connection of a TCP cluster that proved well or badly. Its end should then
+    /// say nothing more, unless it is worse.
+    #[inline]
+    pub fn learn(
+        &mut self,
+        rules: &AdmissionRules,
+        ticket: &Ticket,
+        end: Finished,
+        now: Duration,
+    ) -> Option<BreakerEvent> {
         let in_flight = self.in_flight;
-        debug_assert!(in_flight > 0, "a request ends once");
-        self.in_flight = in_flight.saturating_sub(1);
-        let Ticket { pass } = ticket;
         if end.outcome != Outcome::Abandoned {
             if let (Some(rules), Some(gradient)) = (&rules.gradient, &mut self.gradient) {
                 gradient.observe(rules, end.latency, in_flight, now);
@@ -181,7 +194,7 @@ impl Admission {
             }
         }
         let (rules, breaker) = (rules.breaker.as_ref()?, self.breaker.as_mut()?);
-        breaker.finished(rules, pass, end.outcome, now)
+        breaker.finished(rules, ticket.pass, end.outcome, now)
     }
 }
 
@@ -244,6 +257,22 @@ mod tests {
         assert_eq!(admission.mood(false, 0), ClusterMood::Strained);
         admission.adopt(&AdmissionRules::default());
         assert!(admission.admit(&AdmissionRules::default(), WHO, 2 * MS).is_ok(), "switched off");
+    }
+
+    #[test]
+    fn what_proves_well_counts_before_it_ends() {
+        let rules = AdmissionRules { breaker: Some(BreakerRules::default()), ..AdmissionRules::default() };
+        let mut admission = admission(&rules);
+        let well = Finished { outcome: Outcome::Success, ..FAILED };
+        let lasting: Vec<_> = (0..200).map(|_| admission.admit(&rules, WHO, MS).unwrap()).collect();
+        for ticket in &lasting {
+            assert_eq!(admission.learn(&rules, ticket, well, MS), None);
+        }
+        for _ in 0..150 {
+            let ticket = admission.admit(&rules, WHO, MS).unwrap();
+            assert_eq!(admission.finished(&rules, ticket, FAILED, MS), None, "150 of 350");
+        }
+        assert_eq!(admission.in_flight(), 200);
     }
 
     #[test]

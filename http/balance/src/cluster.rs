@@ -283,20 +283,37 @@ impl ClusterState {
         load.in_flight = load.in_flight.saturating_sub(1);
         let is_last = load.in_flight == 0;
         self.in_flight = self.in_flight.saturating_sub(1);
+        if self.learn(plan, slot, (outcome, latency), (now, random), events) || !is_last {
+            return;
+        }
+        let drain = self.slots[slot.index()].as_ref().and_then(|known| known.drain);
+        if drain.is_none_or(|drain| now >= drain.sessions_until) {
+            self.release_over(now, events);
+        }
+    }
+
+    /// Learns from an attempt that goes on: a connection of a TCP cluster that proved well or badly, and may then live for
+    /// days. False: the endpoint is not in the plan, or unknown.
+    #[inline]
+    pub fn learn(
+        &mut self,
+        plan: &ClusterPlan,
+        slot: Slot,
+        (outcome, latency): (Outcome, Duration),
+        (now, random): (Duration, u64),
+        events: &mut Vec<Event>,
+    ) -> bool {
         if let Policy::PeakEwma(rules) = &plan.rules.policy
             && outcome != Outcome::Abandoned
+            && let Some(average) = self.averages.get_mut(slot.index())
         {
             let is_failure = outcome.failure().is_some();
             let latency = if is_failure { latency.max(rules.failure_penalty) } else { latency };
-            self.averages[slot.index()].observe(rules, latency, now);
+            average.observe(rules, latency, now);
         }
-        let Some(known) = &mut self.slots[slot.index()] else { return };
+        let Some(Some(known)) = self.slots.get_mut(slot.index()) else { return true };
         if !known.is_planned {
-            let is_over = known.drain.is_none_or(|drain| now >= drain.sessions_until);
-            if is_last && is_over {
-                self.release_over(now, events);
-            }
-            return;
+            return false;
         }
         if let Some(rules) = &plan.rules.outlier
             && known.outlier.ejected().is_none()
@@ -304,6 +321,7 @@ impl ClusterState {
         {
             self.eject(plan, slot, cause, (now, random), events);
         }
+        true
     }
 
     #[cold]

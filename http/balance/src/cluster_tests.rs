@@ -565,3 +565,23 @@ fn a_retry_leaves_the_zone_when_the_one_that_failed_was_alone_there() {
         assert_eq!(bed.pick(Some(local)), Ok(local), "the one that failed is better than none");
     }
 }
+
+#[test]
+fn what_proves_well_counts_before_it_ends() {
+    // Connections that live for days: failures between them are not in a row.
+    let rules =
+        ClusterRules { outlier: Some(crate::outlier::OutlierRules::default()), ..ClusterRules::default() };
+    let mut bed = Bed::new(plan(rules, specs(3)));
+    let slot = bed.pick(None).unwrap();
+    for _ in 0..20 {
+        bed.state.started(slot);
+        let random = bed.rng.draw();
+        let end = (Outcome::Success, MS);
+        assert!(bed.state.learn(&bed.plan, slot, end, (bed.now, random), &mut bed.events));
+        bed.fail(slot, 1);
+    }
+    assert_eq!(bed.events, []);
+    assert_eq!(bed.state.view(&bed.plan, slot, bed.now).map(|view| view.in_flight), Some(20));
+    bed.fail(slot, 5);
+    assert!(matches!(bed.events[..], [Event::Ejected { .. }]), "{:?}", bed.events);
+}
