@@ -44,6 +44,8 @@ pub struct Listener {
     pub address: Option<IpAddr>,
     pub port: u16,
     pub tls: Option<ListenerTls>,
+    /// The keys of `tcp` as they are written; such a listener serves no HTTP.
+    pub tcp: Option<Value>,
     /// CIDRs of peers that must send a PROXY header.
     pub proxy_protocol: Option<Vec<String>>,
     /// CIDRs of proxies whose X-Forwarded-For is believed.

@@ -4,9 +4,30 @@
 //! saves 4 KiB an idle connection) never tells the name. So the session reads just that much here: the server name
 //! picks the client-auth policy, and the key shares tell whether offering the hybrid group would cost a round trip.
 //! Nothing is decided about validity: whatever cannot be read goes to rustls, which answers with the right alert.
-//! Called by the session with hostile bytes, once per connection.
+//! Called by the session, and by listeners that pass TLS on, with hostile bytes, once per connection.
 
 use rustls::pki_types::ServerName;
+
+/// What the first bytes of a connection say to somebody who passes TLS on without ending it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum FirstBytes {
+    /// Not before this many bytes in total is there more to see.
+    Incomplete { bytes_needed: usize },
+    /// A ClientHello; the name is lower case without a trailing dot, None for an IP literal or what is no DNS name.
+    Hello { server_name: Option<Box<str>> },
+    /// No ClientHello, or a broken one.
+    NotTls,
+}
+
+/// Looks at all bytes that a client has sent so far (RFC 8446 §4.1.2, RFC 6066 §3). Decides nothing about validity
+/// beyond what it takes to find the name.
+pub fn first_look(bytes: &[u8]) -> FirstBytes {
+    match peek(bytes) {
+        Peeked::Incomplete { bytes_needed } => FirstBytes::Incomplete { bytes_needed },
+        Peeked::Hello(hello) => FirstBytes::Hello { server_name: hello.server_name },
+        Peeked::Unreadable => FirstBytes::NotTls,
+    }
+}
 
 /// What the first bytes of a connection are.
 #[derive(Debug, PartialEq, Eq)]

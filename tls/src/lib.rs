@@ -31,6 +31,7 @@ pub use error::{
     AuthorityProblem, CertificateProblem, ContextError, ContextWarning, PemProblem, TicketKeyError, TlsError,
     WarningKind,
 };
+pub use hello::{FirstBytes, first_look};
 pub use locked::{Custody, SecretBytes, forbid_core_dumps};
 pub use mac::MacKey;
 pub use names::{PolicyId, UnknownName};

@@ -79,6 +79,18 @@ pub mod listener {
     pub const TICKET_KEYS_MAX: usize = 3;
 }
 
+/// TCP listeners.
+pub mod tcp {
+    use super::{Bound, DAY, Duration, HOUR, Range, bound, s};
+
+    /// Without a byte either way.
+    pub const IDLE_TIMEOUT: Bound<Duration> = bound(s(1), s(HOUR), s(7 * DAY));
+    /// Unset: connections do not age.
+    pub const CONNECTION_AGE: Range<Duration> = Range { min: s(1), max: s(30 * DAY) };
+    /// Of one listener.
+    pub const SERVER_NAMES_MAX: usize = 10_000;
+}
+
 /// HTTP/2 towards clients.
 pub mod h2 {
     use super::{Bound, bound};

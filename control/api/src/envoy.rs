@@ -29,8 +29,12 @@ pub use envoy_types::pb::envoy::extensions::filters::http::cors::v3 as cors;
 pub use envoy_types::pb::envoy::extensions::filters::http::router::v3 as router;
 /// `envoy.extensions.filters.listener.proxy_protocol.v3`
 pub use envoy_types::pb::envoy::extensions::filters::listener::proxy_protocol::v3 as proxy_protocol;
+/// `envoy.extensions.filters.listener.tls_inspector.v3`
+pub use envoy_types::pb::envoy::extensions::filters::listener::tls_inspector::v3 as tls_inspector;
 /// `envoy.extensions.filters.network.http_connection_manager.v3`
 pub use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3 as hcm;
+/// `envoy.extensions.filters.network.tcp_proxy.v3`
+pub use envoy_types::pb::envoy::extensions::filters::network::tcp_proxy::v3 as tcp_proxy;
 /// `envoy.extensions.http.original_ip_detection.xff.v3`
 pub use envoy_types::pb::envoy::extensions::http::original_ip_detection::xff::v3 as xff;
 /// `envoy.extensions.transport_sockets.tls.v3`
@@ -46,6 +50,8 @@ pub use envoy_types::pb::envoy::r#type::v3 as types;
 /// The names by which Envoy registers the extensions that shard accepts.
 pub mod names {
     pub const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
+    pub const TCP_PROXY: &str = "envoy.filters.network.tcp_proxy";
+    pub const TLS_INSPECTOR: &str = "envoy.filters.listener.tls_inspector";
     pub const PROXY_PROTOCOL: &str = "envoy.filters.listener.proxy_protocol";
     pub const TLS: &str = "envoy.transport_sockets.tls";
     pub const ROUTER: &str = "envoy.filters.http.router";

@@ -135,6 +135,7 @@ fn dump_listener(listener: &ListenerConfig) -> Value {
         "proxy_protocol": listener.proxy_protocol.is_some(),
         "connections_max": listener.connections_max,
         "access_log": listener.access_log.is_some(),
+        "tcp": listener.tcp.is_some(),
         "routes": listener.routes.routes().map(|route| route.name.as_str()).collect::<Vec<_>>(),
     })
 }

@@ -470,10 +470,10 @@ impl Process {
             oplog::info("ended");
             return Ended::Clean;
         }
-        let Left { connections_h1, connections_h2, connections_new, requests } = self.cut;
+        let Left { connections_h1, connections_h2, connections_tcp, connections_new, requests } = self.cut;
         oplog::warn(&format!(
             "ended: cut {connections_h1} HTTP/1 and {connections_h2} HTTP/2 connections with {requests} requests in \
-             progress, and {connections_new} that had not sent anything"
+             progress, {connections_tcp} TCP connections, and {connections_new} that had not sent anything"
         ));
         // Clients of connections without a request had been told to go, and lose nothing.
         if requests == 0 { Ended::Clean } else { Ended::Cut }

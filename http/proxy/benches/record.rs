@@ -44,6 +44,7 @@ fn row(outcome: &Outcome) -> LogRow<'_> {
         route: Some("orders"),
         cluster: Some("orders-v1"),
         endpoint: Some(SocketAddr::from(([10, 0, 0, 1], 8080))),
+        protocol: "HTTP/1.1",
         method: b"GET",
         host: b"api.shop.example",
         path: b"/v1/orders/4711/items",

@@ -47,6 +47,15 @@ pub enum SurveyRows {
     Generations(Vec<GenerationRow>),
 }
 
+/// What a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spoken {
+    H1,
+    H2,
+    /// Whatever its ends agree on.
+    Tcp,
+}
+
 /// One open client connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionRow {
@@ -54,7 +63,7 @@ pub struct ConnectionRow {
     /// The client; of the PROXY header where there is one.
     pub peer: SocketAddr,
     /// None while it is not known: handshake, or nothing received yet.
-    pub protocol: Option<Version>,
+    pub protocol: Option<Spoken>,
     pub age: Duration,
     /// Requests begun since the connection was accepted.
     pub requests: u64,
@@ -126,7 +135,7 @@ pub(crate) struct LiveConn {
     place: usize,
     listener: StatId,
     peer: Cell<SocketAddr>,
-    protocol: Cell<Option<Version>>,
+    protocol: Cell<Option<Spoken>>,
     opened_at: Duration,
     requests: Cell<u64>,
     in_flight: Cell<u32>,
@@ -135,7 +144,16 @@ pub(crate) struct LiveConn {
 impl LiveConn {
     pub(crate) fn is_known(&self, peer: SocketAddr, protocol: Version) {
         self.peer.set(peer);
-        self.protocol.set(Some(protocol));
+        self.protocol.set(Some(match protocol {
+            Version::Http10 | Version::Http11 => Spoken::H1,
+            Version::Http2 => Spoken::H2,
+        }));
+    }
+
+    /// Its bytes are passed on as they are.
+    pub(crate) fn is_tcp(&self, peer: SocketAddr) {
+        self.peer.set(peer);
+        self.protocol.set(Some(Spoken::Tcp));
     }
 
     pub(crate) fn request_started(&self) {
@@ -187,8 +205,9 @@ impl LiveConns {
         let mut left = Left::default();
         for conn in self.rows.borrow().iter().flatten() {
             match conn.protocol.get() {
-                Some(Version::Http2) => left.connections_h2 += 1,
-                Some(Version::Http10 | Version::Http11) => left.connections_h1 += 1,
+                Some(Spoken::H2) => left.connections_h2 += 1,
+                Some(Spoken::H1) => left.connections_h1 += 1,
+                Some(Spoken::Tcp) => left.connections_tcp += 1,
                 None => left.connections_new += 1,
             }
             left.requests += u64::from(conn.in_flight.get());
@@ -202,6 +221,7 @@ impl LiveConns {
 pub struct Left {
     pub connections_h1: u64,
     pub connections_h2: u64,
+    pub connections_tcp: u64,
     /// In the handshake, or nothing received yet.
     pub connections_new: u64,
     /// Requests in progress, tunnels among them.
@@ -210,12 +230,13 @@ pub struct Left {
 
 impl Left {
     pub const fn connections(&self) -> u64 {
-        self.connections_h1 + self.connections_h2 + self.connections_new
+        self.connections_h1 + self.connections_h2 + self.connections_tcp + self.connections_new
     }
 
     pub const fn add(&mut self, other: &Self) {
         self.connections_h1 += other.connections_h1;
         self.connections_h2 += other.connections_h2;
+        self.connections_tcp += other.connections_tcp;
         self.connections_new += other.connections_new;
         self.requests += other.requests;
     }
@@ -335,7 +356,8 @@ mod tests {
         h1.request_started();
         h1.request_ended();
         live.close(gone);
-        let left = Left { connections_h1: 1, connections_h2: 1, connections_new: 1, requests: 2 };
+        let left =
+            Left { connections_h1: 1, connections_h2: 1, connections_new: 1, requests: 2, ..Left::default() };
         assert_eq!((live.left(), left.connections()), (left, 3));
         let again = live.open(StatId(1), address(5));
         assert_eq!((again.place, live.rows.borrow().len()), (3, 4));

@@ -114,6 +114,7 @@ fn listener(listener: &Listener, files: &mut Vec<(String, String)>) -> Value {
     let address = listener.address.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
     set.put("address", Some(SocketAddr::new(address, listener.port).to_string()))
         .put("tls", listener.tls.as_ref().map(|one| tls(&listener.name, one, files)))
+        .put("tcp", listener.tcp.clone())
         .put("merge_slashes", listener.merge_slashes.then_some(true))
         .put("escaped_slashes", listener.escaped_slashes)
         .put("upgrades", some(&listener.upgrades));

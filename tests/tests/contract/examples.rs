@@ -48,7 +48,7 @@ fn every_example_compiles() {
         }
     }
     names.sort();
-    assert_eq!(names, ["gateway", "minimal"], "the examples that the docs speak of");
+    assert_eq!(names, ["gateway", "minimal", "tcp"], "the examples that the docs speak of");
 }
 
 #[test]

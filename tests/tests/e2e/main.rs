@@ -40,6 +40,8 @@ mod smuggling;
 mod start;
 mod sticky;
 mod streaming;
+mod tcp;
+mod tcp_names;
 mod tls;
 mod tools;
 mod trailers;

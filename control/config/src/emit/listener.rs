@@ -47,7 +47,10 @@ impl Emitter<'_> {
                 );
             }
             bound.insert(address, &entry.value);
-            let listener = self.listener(&entry.key, address, &node);
+            let listener = match entry.value.get("tcp") {
+                Some(tcp) => self.tcp_listener((&entry.key, address), &entry.value, &node, tcp),
+                None => self.listener(&entry.key, address, &node),
+            };
             self.resources.listeners.push(listener);
             self.remember("listener", &entry.key, &entry.value);
         }
@@ -136,7 +139,7 @@ impl Emitter<'_> {
         Some(bytes / 1_024)
     }
 
-    fn access_log(&mut self, log: &Node) -> Option<AccessLog> {
+    pub(super) fn access_log(&mut self, log: &Node) -> Option<AccessLog> {
         let to = log.word("to").unwrap_or("stdout");
         for (key, target) in [("path", "file"), ("address", "syslog"), ("tag", "syslog")] {
             match (log.get(key), to == target) {
@@ -188,7 +191,7 @@ impl Emitter<'_> {
     }
 }
 
-fn listener_options(node: &Node) -> ListenerOptions {
+pub(super) fn listener_options(node: &Node) -> ListenerOptions {
     let limits = node.get("limits");
     let h2 = node.get("h2");
     let steering = match node.word("steering") {
@@ -274,7 +277,7 @@ fn http_filter(name: &str, config: Any) -> HttpFilter {
     }
 }
 
-fn proxy_protocol_filter() -> ListenerFilter {
+pub(super) fn proxy_protocol_filter() -> ListenerFilter {
     ListenerFilter {
         name: names::PROXY_PROTOCOL.to_owned(),
         config_type: Some(listener_filter::ConfigType::TypedConfig(packed(&ProxyProtocol::default()))),

@@ -1,7 +1,7 @@
 //! From a checked config to resources (docs/resources.md). Cross references are checked on the way; what is wrong
 //! becomes a finding and the emitter goes on, so that all mistakes are seen at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use control_api::envoy::core::{
@@ -27,6 +27,7 @@ mod policy;
 mod route;
 mod route_match;
 mod sticky;
+mod tcp;
 mod tls;
 mod virtual_host;
 mod zones;
@@ -39,6 +40,8 @@ pub(crate) struct Emitter<'a> {
     pub(crate) resources: Resources,
     pub(crate) sources: SourceMap,
     clusters: cluster::Clusters,
+    /// Names of the clusters that TCP listeners lead to.
+    tcp_clusters: BTreeSet<String>,
 }
 
 /// Compiles a whole config; the version is still empty.
@@ -50,9 +53,10 @@ pub(crate) fn emit(config: &Gathered, files: &mut Files, findings: &mut Findings
         resources: Resources::default(),
         sources: BTreeMap::new(),
         clusters: cluster::Clusters::default(),
+        tcp_clusters: BTreeSet::new(),
     };
-    emitter.emit_listeners();
     emitter.emit_clusters();
+    emitter.emit_listeners();
     let services = emitter.emit_services();
     emitter.emit_virtual_hosts(&services);
     emitter.warn_of_unused();

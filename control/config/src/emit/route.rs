@@ -47,7 +47,7 @@ impl<'a> Emitter<'a> {
         let written = service.node.list("routes");
         let mut names: HashSet<String> = HashSet::new();
         let mut routes = Vec::new();
-        if written.is_empty() && service.node.get("routes").is_none() {
+        if written.is_empty() && service.node.get("routes").is_none() && !self.is_for_tcp(service) {
             let everything = Node::empty_map(service.node.at, &service.node.path);
             routes.extend(self.route(service, &everything, "default"));
         }
@@ -62,6 +62,15 @@ impl<'a> Emitter<'a> {
         }
         self.refuse_unreachable(&routes);
         routes
+    }
+
+    /// Whether a service says nothing about HTTP and TCP listeners lead to it: it must not be served to HTTP unasked.
+    fn is_for_tcp(&self, service: &Service) -> bool {
+        let is_its_own = |cluster: &String| {
+            let rest = cluster.strip_prefix(service.name.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        service.node.get("hosts").is_none() && self.tcp_clusters.iter().any(is_its_own)
     }
 
     fn route(&mut self, service: &Service, own: &Node, name: &str) -> Option<BuiltRoute> {

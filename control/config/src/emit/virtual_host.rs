@@ -23,7 +23,8 @@ impl Emitter<'_> {
         }
         self.check_owner_names(services);
         let config = self.config;
-        for listener in &config.listeners {
+        // A TCP listener has no hosts.
+        for listener in config.listeners.iter().filter(|listener| listener.value.get("tcp").is_none()) {
             let claims = claims_on(&listener.key, services);
             if claims.is_empty() {
                 let problem = Problem::new(
@@ -46,7 +47,8 @@ impl Emitter<'_> {
 
     fn check_listeners(&mut self, service: &Node) {
         let config = self.config;
-        let known = || config.listeners.iter().map(|l| l.key.as_str());
+        let http = || config.listeners.iter().filter(|l| l.value.get("tcp").is_none());
+        let known = || http().map(|l| l.key.as_str());
         for name in service.list("listeners") {
             let Some(written) = name.text() else { continue };
             if known().any(|k| k == written) {
@@ -138,7 +140,8 @@ fn claims_on(listener: &str, services: &[BuiltService<'_>]) -> Claims {
     for (at, built) in services.iter().enumerate() {
         let node = &built.service.node;
         let is_here = node.get("listeners").is_none() || node.words("listeners").any(|l| l == listener);
-        if !is_here {
+        // Without routes it is there for TCP listeners and other services.
+        if !is_here || built.routes.is_empty() {
             continue;
         }
         for (host, _) in hosts_of(node) {

@@ -10,6 +10,7 @@ mod l4;
 mod mirror;
 mod resources;
 mod sticky;
+mod tcp;
 mod zones;
 
 use std::collections::BTreeMap;

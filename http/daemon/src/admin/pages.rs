@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use core_runtime::mailbox::{SendError, mailbox};
 use http_proxy::core::Command;
-use http_proxy::survey::{ConnectionRow, EndpointRow, EndpointState, Survey, SurveyOf, SurveyRows};
-use http_wire::head::Version;
+use http_proxy::survey::{ConnectionRow, EndpointRow, EndpointState, Spoken, Survey, SurveyOf, SurveyRows};
 use serde_json::{Value, json};
 
 use super::{Phase, Sources, lock};
@@ -146,8 +145,9 @@ fn connection(core: usize, row: &ConnectionRow, titles: &Titles) -> Value {
         "client": row.peer.to_string(),
         "protocol": match row.protocol {
             None => "new",
-            Some(Version::Http2) => "h2",
-            Some(Version::Http10 | Version::Http11) => "h1",
+            Some(Spoken::H2) => "h2",
+            Some(Spoken::H1) => "h1",
+            Some(Spoken::Tcp) => "tcp",
         },
         "age_ms": u64::try_from(row.age.as_millis()).unwrap_or(u64::MAX),
         "requests": row.requests,

@@ -1,4 +1,5 @@
-//! Stop 3: a client connection from accept to its end: PROXY protocol, TLS, and which HTTP it speaks.
+//! Stop 3: a client connection from accept to its end: PROXY protocol, TLS, and which HTTP it speaks, or
+//! where its bytes go.
 //!
 //! ```text
 //!   accept ─► listener's bound ─► PROXY header? ─► address rules ─► TLS? ─► client's bound ─► ALPN or preface ─► h1 | h2
@@ -6,8 +7,10 @@
 //! Every refusal is counted by its reason, and every wait has a limit.
 
 mod accept;
+mod duplex;
 mod h1;
 mod h2;
+mod tcp;
 
 use std::future::poll_fn;
 use std::io;
@@ -101,6 +104,9 @@ async fn serve_with(
     live: &Rc<LiveConn>,
 ) -> Option<Reason> {
     let Some(config) = snapshot.listener(listener) else { return Some(Reason::Draining) };
+    if config.tcp.is_some() {
+        return Box::pin(tcp::serve(core, snapshot, listener, accepted, live)).await;
+    }
     // Boxed: what a handshake needs between two waits goes when it is done.
     let ready = match Box::pin(begin(core, config, accepted, live)).await {
         Ok(ready) => ready,
@@ -159,6 +165,28 @@ async fn begin(
     accepted: Accepted,
     live: &Rc<LiveConn>,
 ) -> Result<Ready, Reason> {
+    let (tcp, mut info, early) = greet(config, accepted, live).await?;
+    let opened_at = info.opened_at;
+    let rotated = core.rotated(config.stat);
+    let Some(context) = rotated.as_deref().or(config.tls.as_ref()) else {
+        let transport = Transport::Plain(tcp);
+        return begin_plain(config, transport, early, info, opened_at).await;
+    };
+    let mut transport = Transport::tls(tcp, Session::server(context));
+    if let Some(bytes) = early {
+        transport.feed_early(bytes).map_err(|_failed| Reason::TlsHandshakeFailed)?;
+    }
+    handshake(&mut transport, &core.handshakes, config.http.handshake_timeout, opened_at).await?;
+    let protocol = note_session(core, config, &transport, &mut info);
+    Ok(Ready { transport, early: None, info: Rc::new(info), protocol })
+}
+
+/// What all listeners begin with: who is it, and may they.
+async fn greet(
+    config: &ListenerConfig,
+    accepted: Accepted,
+    live: &Rc<LiveConn>,
+) -> Result<(TcpStream, ConnInfo, Option<Buf>), Reason> {
     let opened_at = clock::now();
     let socket_peer = accepted.peer;
     let tcp = TcpStream::from_fd(accepted.fd).map_err(|_out_of_resources| Reason::Internal)?;
@@ -187,18 +215,7 @@ async fn begin(
     if config.access.check(info.peer.ip()) == Access::Denied {
         return Err(Reason::AddressDenied);
     }
-    let rotated = core.rotated(config.stat);
-    let Some(context) = rotated.as_deref().or(config.tls.as_ref()) else {
-        let transport = Transport::Plain(tcp);
-        return begin_plain(config, transport, early, info, opened_at).await;
-    };
-    let mut transport = Transport::tls(tcp, Session::server(context));
-    if let Some(bytes) = early {
-        transport.feed_early(bytes).map_err(|_failed| Reason::TlsHandshakeFailed)?;
-    }
-    handshake(&mut transport, &core.handshakes, config.http.handshake_timeout, opened_at).await?;
-    let protocol = note_session(core, config, &transport, &mut info);
-    Ok(Ready { transport, early: None, info: Rc::new(info), protocol })
+    Ok((tcp, info, early))
 }
 
 /// Plaintext: the first bytes tell h1 from h2 with prior knowledge (RFC 9113 §3.3).

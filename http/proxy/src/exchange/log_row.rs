@@ -5,7 +5,7 @@ use http_wire::fields::FieldId;
 use http_wire::trace::TraceParent;
 
 use super::Exchange;
-use crate::record::{LogRow, should_log, write_json};
+use crate::record::{LogRow, protocol_name, should_log, write_json};
 use crate::snapshot::ListenerConfig;
 
 impl Exchange<'_> {
@@ -31,6 +31,7 @@ impl Exchange<'_> {
             route: route.map(|route| route.name.as_str()),
             cluster: self.target.as_ref().map(|(settings, _)| settings.config().name.as_str()),
             endpoint: self.target.as_ref().map(|(_, address)| *address),
+            protocol: protocol_name(self.outcome.protocol),
             method: head.method_token(),
             host: self.asked.as_ref().map_or(head.authority(), |asked| &asked.host),
             path: self.asked.as_ref().map_or(head.path(), |asked| &asked.path),

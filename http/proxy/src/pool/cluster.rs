@@ -60,11 +60,25 @@ pub(crate) struct Cluster {
 /// An attempt at an endpoint: counted until it is dropped, with how it ended.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    pub(crate) cluster: Rc<Cluster>,
     pub(crate) settings: Rc<Settings>,
     pub(crate) endpoint: Rc<Endpoint>,
+    pub(crate) seat: Seat,
+}
+
+/// The count of an attempt, without the config that it was made by: what a long-lived connection keeps (C43).
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) cluster: Rc<Cluster>,
     pub(crate) slot: Slot,
     end: Cell<Finished>,
+}
+
+impl std::ops::Deref for Lease {
+    type Target = Seat;
+
+    fn deref(&self) -> &Seat {
+        &self.seat
+    }
 }
 
 /// A request that its cluster let in: counted until it is dropped, with the end of its last attempt.
@@ -275,7 +289,8 @@ impl Cluster {
     /// Of an attempt that has been counted.
     fn lease(self: &Rc<Self>, settings: Rc<Settings>, slot: Slot) -> Option<Lease> {
         let endpoint = self.endpoint(slot)?;
-        Some(Lease { cluster: Rc::clone(self), settings, endpoint, slot, end: Cell::new(UNKNOWN) })
+        let seat = Seat { cluster: Rc::clone(self), slot, end: Cell::new(UNKNOWN) };
+        Some(Lease { settings, endpoint, seat })
     }
 
     /// Whether an endpoint lies outside the proxy's zone, where that counts.
@@ -307,13 +322,25 @@ impl Cluster {
     }
 
     fn attempt_ended(&self, slot: Slot, end: Finished) {
+        let (now, random) = self.moment();
         let settings = self.settings();
-        let now = clock::now();
-        // Only spreads the ends of ejections.
-        let random = mix(self.seed, u64::try_from(now.as_nanos()).unwrap_or(0));
         self.with_state(&settings, |state, events| {
             state.finished(settings.plan(), slot, (end.outcome, end.latency), (now, random), events);
         });
+    }
+
+    fn attempt_proved(&self, slot: Slot, end: Finished) {
+        let (now, random) = self.moment();
+        let settings = self.settings();
+        self.with_state(&settings, |state, events| {
+            state.learn(settings.plan(), slot, (end.outcome, end.latency), (now, random), events);
+        });
+    }
+
+    /// Now, and a number that only spreads the ends of ejections.
+    fn moment(&self) -> (Duration, u64) {
+        let now = clock::now();
+        (now, mix(self.seed, u64::try_from(now.as_nanos()).unwrap_or(0)))
     }
 
     /// Works on the state, and tells what happened by it.
@@ -419,8 +446,20 @@ impl Cluster {
 
 impl Admitted {
     /// The request ends as this attempt did, unless there is another.
-    pub(crate) fn ends_like(&mut self, lease: &Lease) {
-        self.end = lease.end.get();
+    pub(crate) fn ends_like(&mut self, seat: &Seat) {
+        self.end = seat.end.get();
+    }
+
+    /// What is known of its end counts now; the request goes on.
+    pub(crate) fn proves(&mut self) {
+        let Some(ticket) = &self.ticket else { return };
+        let end = std::mem::replace(&mut self.end, UNKNOWN);
+        let settings = self.cluster.settings();
+        let rules = &settings.plan().rules.admission;
+        let changed = self.cluster.admission.borrow_mut().learn(rules, ticket, end, clock::now());
+        if let Some(event) = changed {
+            self.cluster.news.of_breaker(settings.config(), event);
+        }
     }
 }
 
@@ -440,10 +479,17 @@ impl Lease {
     pub(crate) fn protocol(&self) -> UpstreamProtocol {
         self.settings.config().protocol
     }
+}
 
+impl Seat {
     /// How the attempt goes, as far as it is known; the last word counts.
     pub(crate) fn goes(&self, outcome: Outcome, latency: Duration, sign: LoadSign) {
         self.end.set(Finished { outcome, latency, sign });
+    }
+
+    /// What is known of the attempt counts now; it goes on, and its end is told anew.
+    pub(crate) fn proves(&self) {
+        self.cluster.attempt_proved(self.slot, self.end.replace(UNKNOWN));
     }
 
     /// The attempt fails after its response began.
@@ -452,7 +498,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for Seat {
     fn drop(&mut self) {
         self.cluster.attempt_ended(self.slot, self.end.get());
     }

@@ -13,6 +13,7 @@ use http_wire::h1::HeadLimits;
 use super::{Lease, dial};
 use crate::reason::Reason;
 use crate::side::H1Side;
+use crate::transport::Transport;
 
 /// Bounds of response heads. Backends are trusted more than clients, but not with all memory.
 pub(crate) const RESPONSE_LIMITS: HeadLimits =
@@ -34,7 +35,7 @@ pub(super) struct Pool {
 
 /// Counts one open connection for as long as it lives.
 #[derive(Debug)]
-struct OpenCount(Rc<Cell<usize>>);
+pub(crate) struct OpenCount(Rc<Cell<usize>>);
 
 impl OpenCount {
     fn new(open: &Rc<Cell<usize>>) -> Self {
@@ -82,6 +83,20 @@ pub(crate) async fn check_out(lease: &Lease, fresh: Fresh) -> Result<(Box<H1Side
     let (transport, connect) = dial::dial(&lease.settings, &lease.endpoint).await?;
     let ticket = Ticket { is_reused: false, connect: Some(connect), requests: 0, count };
     Ok((H1Side::new(transport, RESPONSE_LIMITS), ticket))
+}
+
+/// Dials a connection for bytes as they are; it counts as one of the endpoint's and never returns to the pool.
+///
+/// # Errors
+/// `UpstreamPoolFull` at the bound, else why dialling failed.
+pub(crate) async fn dial_own(lease: &Lease) -> Result<(Transport, Duration, OpenCount), Reason> {
+    let pool = &lease.endpoint.h1;
+    if pool.open.get() >= lease.settings.config().pool.connections_max {
+        return Err(Reason::UpstreamPoolFull);
+    }
+    let count = OpenCount::new(&pool.open);
+    let (transport, connect) = dial::dial(&lease.settings, &lease.endpoint).await?;
+    Ok((transport, connect, count))
 }
 
 /// Gives a connection back after a whole exchange, unless it has served its number of requests.

@@ -30,6 +30,8 @@ pub struct LogRow<'a> {
     pub route: Option<&'a str>,
     pub cluster: Option<&'a str>,
     pub endpoint: Option<SocketAddr>,
+    /// [`protocol_name`], or `TCP`.
+    pub protocol: &'static str,
     pub method: &'a [u8],
     pub host: &'a [u8],
     pub path: &'a [u8],
@@ -168,7 +170,7 @@ impl LogField {
             Self::TraceId => text(out, row.trace_id, NAME_BYTES_MAX),
             Self::Client => push_address(out, row.client),
             Self::Listener => text(out, Some(row.listener.as_bytes()), NAME_BYTES_MAX),
-            Self::Protocol => out.extend_from_slice(protocol_name(outcome.protocol).as_bytes()),
+            Self::Protocol => out.extend_from_slice(row.protocol.as_bytes()),
             Self::Method => text(out, Some(row.method), METHOD_BYTES_MAX),
             Self::Host => text(out, Some(row.host), NAME_BYTES_MAX),
             Self::Path => text(out, Some(row.path), PATH_BYTES_MAX),
@@ -210,7 +212,7 @@ fn write_with(out: &mut Vec<u8>, bytes_max: usize, push: impl FnOnce(&mut Value<
     value.finish();
 }
 
-const fn protocol_name(version: Version) -> &'static str {
+pub const fn protocol_name(version: Version) -> &'static str {
     match version {
         Version::Http10 => "HTTP/1.0",
         Version::Http11 => "HTTP/1.1",
@@ -322,8 +324,13 @@ impl Template {
 /// Whether an exchange gets a line: every error, and of the successes the share `success_sample` (0 to 1).
 /// `random` is 64 random bits.
 pub fn should_log(outcome: &Outcome, success_sample: f32, random: u64) -> bool {
+    !outcome.is_success() || is_sampled(success_sample, random)
+}
+
+/// Whether a success gets a line.
+pub(crate) fn is_sampled(success_sample: f32, random: u64) -> bool {
     let draw = u32::try_from(random >> 32).unwrap_or(u32::MAX);
-    !outcome.is_success() || f64::from(draw) < f64::from(success_sample) * 4_294_967_296.0
+    f64::from(draw) < f64::from(success_sample) * 4_294_967_296.0
 }
 
 #[cfg(test)]
@@ -354,6 +361,7 @@ mod tests {
             route: Some("orders"),
             cluster: Some("orders-v1"),
             endpoint: Some("10.0.0.1:8080".parse().unwrap()),
+            protocol: protocol_name(outcome.protocol),
             method: bytes,
             host: bytes,
             path: bytes,

@@ -181,6 +181,7 @@ pub(crate) const LISTENER: &[Metric<ListenerRow>] = &[
         Value::Counters("protocol", |r, each| {
             each("h1", r.connections_h1);
             each("h2", r.connections_h2);
+            each("tcp", r.connections_tcp);
         }),
         "Client connections by the protocol they turned out to speak.",
     ),
@@ -201,12 +202,12 @@ pub(crate) const LISTENER: &[Metric<ListenerRow>] = &[
     metric(
         "shard_listener_request_bytes_total",
         Value::Counter(|r| r.request_bytes),
-        "Request body bytes received.",
+        "Request body bytes received; of TCP listeners all bytes from clients.",
     ),
     metric(
         "shard_listener_response_bytes_total",
         Value::Counter(|r| r.response_bytes),
-        "Response body bytes sent.",
+        "Response body bytes sent; of TCP listeners all bytes to clients.",
     ),
 ];
 
@@ -249,12 +250,12 @@ pub(crate) const CLUSTER: &[Metric<ClusterRow>] = &[
     metric(
         "shard_cluster_failures_total",
         Value::Counter(|r| r.failures),
-        "Exchanges that ended with a reason other than success.",
+        "Exchanges that ended with a reason other than success; connections of TCP listeners that ended with one that the config or a drain did not bring about.",
     ),
     metric(
         "shard_cluster_attempts_total",
         Value::Counter(|r| r.attempts),
-        "Requests sent to endpoints, retries included.",
+        "Requests sent to endpoints, and connections passed on by TCP listeners, retries included.",
     ),
     metric(
         "shard_cluster_retries_total",

@@ -16,7 +16,8 @@ mod redact;
 mod rows;
 mod stats;
 
-pub use access_log::{LogField, LogRow, Template, TemplateError, should_log, write_json};
+pub(crate) use access_log::is_sampled;
+pub use access_log::{LogField, LogRow, Template, TemplateError, protocol_name, should_log, write_json};
 pub use aggregate::{Aggregate, Frame, NewsLevel, NewsLine};
 pub use histogram::{CoarseHistogram, Histogram, ROW_BOUNDS_NS, STAGE_BOUNDS_NS};
 pub use metrics::reference as metrics_reference;

@@ -53,6 +53,7 @@ row! {
         handshakes_failed: count,
         connections_h1: count,
         connections_h2: count,
+        connections_tcp: count,
         requests: by_class,
         request_bytes: count,
         response_bytes: count,

@@ -124,6 +124,24 @@ fn status_index(status: u16) -> usize {
     }
 }
 
+impl ClusterRow {
+    /// What the end of an exchange and of a connection passed on have in common.
+    #[inline]
+    fn ended(&mut self, outcome: &Outcome, failed: u64) {
+        self.failures += failed;
+        self.attempts += u64::from(outcome.attempts);
+        self.retries += u64::from(outcome.attempts.saturating_sub(1));
+        self.request_bytes += outcome.request_bytes;
+        self.response_bytes += outcome.response_bytes;
+        match outcome.reason {
+            Reason::InFlightLimit => self.refused_in_flight += 1,
+            Reason::CircuitOpen => self.refused_circuit += 1,
+            Reason::Shed => self.refused_shed += 1,
+            _ => {}
+        }
+    }
+}
+
 impl CoreStats {
     /// Makes rows for a snapshot that is about to be applied. Tables do not shrink and stop at [`TABLE_SIZES_MAX`].
     pub fn grow(&mut self, sizes: TableSizes) {
@@ -179,17 +197,7 @@ impl CoreStats {
         if let Some(id) = outcome.cluster {
             let cluster = self.clusters.row_mut(id);
             cluster.requests[class] += 1;
-            cluster.failures += failed;
-            cluster.attempts += u64::from(outcome.attempts);
-            cluster.retries += u64::from(outcome.attempts.saturating_sub(1));
-            cluster.request_bytes += outcome.request_bytes;
-            cluster.response_bytes += outcome.response_bytes;
-            match outcome.reason {
-                Reason::InFlightLimit => cluster.refused_in_flight += 1,
-                Reason::CircuitOpen => cluster.refused_circuit += 1,
-                Reason::Shed => cluster.refused_shed += 1,
-                _ => {}
-            }
+            cluster.ended(outcome, failed);
             if let Some(time) = first_byte {
                 cluster.first_byte.record(time);
             }
@@ -250,6 +258,31 @@ impl CoreStats {
         match version {
             Version::Http10 | Version::Http11 => row.connections_h1 += 1,
             Version::Http2 => row.connections_h2 += 1,
+        }
+    }
+
+    /// Counts a connection that is passed on byte by byte.
+    pub fn tcp_opened(&mut self, listener: StatId) {
+        self.listeners.row_mut(listener).connections_tcp += 1;
+    }
+
+    /// Counts the end of a connection that was passed on byte by byte: no request, but attempts, bytes and failures, of
+    /// which ends that were configured are none. The reason is counted with the connection.
+    pub fn tcp_closed(&mut self, outcome: &Outcome) {
+        let is_configured =
+            matches!(outcome.reason, Reason::IdleTimeout | Reason::ConnectionAgeMax | Reason::Draining);
+        let failed = u64::from(!outcome.reason.is_success() && !is_configured);
+        if let Some(time) = outcome.stages.get(Stage::Connect) {
+            self.stages[Stage::Connect.index()].record(time);
+        }
+        let listener = self.listeners.row_mut(outcome.listener);
+        listener.request_bytes += outcome.request_bytes;
+        listener.response_bytes += outcome.response_bytes;
+        if let Some(id) = outcome.cluster {
+            self.clusters.row_mut(id).ended(outcome, failed);
+        }
+        if let Some(id) = outcome.endpoint {
+            self.endpoints.row_mut(id).failures += failed;
         }
     }
 

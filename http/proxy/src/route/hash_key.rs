@@ -24,13 +24,18 @@ impl HashKey {
             Self::Cookie(name) => cookie::find(head.fields.all(FieldId::Cookie), name.as_bytes())?,
             Self::Query(name) => parameter(head.query()?, name.as_bytes())?,
             Self::ClientAddress => {
-                return Some(match client.to_canonical() {
-                    IpAddr::V4(ip) => stable_hash(&ip.octets()),
-                    IpAddr::V6(ip) => stable_hash(&ip.octets()),
-                });
+                return Some(hash_of(client));
             }
         };
         Some(stable_hash(value))
+    }
+}
+
+/// The key of a client by its address.
+pub(crate) fn hash_of(client: IpAddr) -> u64 {
+    match client.to_canonical() {
+        IpAddr::V4(ip) => stable_hash(&ip.octets()),
+        IpAddr::V6(ip) => stable_hash(&ip.octets()),
     }
 }
 

@@ -7,7 +7,7 @@
 
 mod config;
 mod explain;
-mod hash_key;
+pub(crate) mod hash_key;
 mod host;
 mod key_tree;
 mod matcher;

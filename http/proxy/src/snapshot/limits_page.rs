@@ -4,7 +4,7 @@ use std::fmt::{Debug, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use control_api::defaults::{Bound, Range, cluster, h2, listener, mirror, route};
+use control_api::defaults::{Bound, Range, cluster, h2, listener, mirror, route, tcp};
 
 use super::{LOG_SINKS_MAX, StatFamily};
 use crate::pool::LINES_MAX;
@@ -135,6 +135,43 @@ fn listener_rows() -> Vec<Row> {
             &listener::HEADER_COUNT,
             "431; HTTP/1 closes, HTTP/2 ends the stream.",
             Some(R::TooManyFields),
+        ),
+    ]
+}
+
+fn tcp_rows() -> Vec<Row> {
+    use Reason as R;
+    vec![
+        bound(
+            "`listener_filters_timeout` (ClientHello, where chains have server names)",
+            &listener::PROXY_HEADER_TIMEOUT,
+            "The client is reset.",
+            Some(R::ClientHelloTimeout),
+        ),
+        fixed(
+            "bytes of a ClientHello",
+            core_runtime::buf::BUF_BYTES,
+            "The connection goes to the default chain; without one the client is reset.",
+            Some(R::ClientHelloBad),
+        ),
+        fixed("server names of a listener", tcp::SERVER_NAMES_MAX, "The config is refused.", None),
+        bound(
+            "`idle_timeout` (no byte either way)",
+            &tcp::IDLE_TIMEOUT,
+            "Both sides are reset.",
+            Some(R::IdleTimeout),
+        ),
+        range(
+            "`max_downstream_connection_duration`",
+            &tcp::CONNECTION_AGE,
+            "Both sides are reset.",
+            Some(R::ConnectionAgeMax),
+        ),
+        fixed(
+            "bytes held for one direction (in a pipe of the kernel: 256 KiB)",
+            core_runtime::buf::BUF_BYTES,
+            "Its writer waits.",
+            None,
         ),
     ]
 }
@@ -390,6 +427,7 @@ fn page() -> String {
     let sections = [
         ("Listeners", listener_rows()),
         ("Connections and exchanges", connection_rows()),
+        ("TCP listeners", tcp_rows()),
         ("HTTP/2 towards clients", h2_rows()),
         ("Routes", route_rows()),
         ("Mirrors (per core and mirror cluster)", mirror_rows()),

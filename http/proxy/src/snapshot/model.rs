@@ -22,6 +22,7 @@ use http_gateway::client_addr::ClientAddrRules;
 use http_gateway::client_limit::ClientLimit;
 use http_gateway::cors::CorsPolicy;
 use http_gateway::fields::FieldOps;
+use rustc_hash::FxHashMap;
 
 use crate::route::RouteTable;
 
@@ -70,6 +71,46 @@ pub struct ListenerConfig {
     pub http: HttpConfig,
     pub routes: RouteTable,
     pub access_log: Option<AccessLogConfig>,
+    /// Connections are passed on byte by byte; `http` and `routes` then mean nothing.
+    pub tcp: Option<TcpConfig>,
+}
+
+/// Where the connections of a TCP listener go.
+#[derive(Debug, Default)]
+pub struct TcpConfig {
+    /// By lower-case server name (SNI).
+    pub exact: FxHashMap<String, TcpTarget>,
+    /// By what follows the `*` of a wildcard, with its dot: `.example.com`. The longest that fits counts.
+    pub suffixes: FxHashMap<String, TcpTarget>,
+    /// For all other connections; None: they are closed.
+    pub default: Option<TcpTarget>,
+    /// From accept to the whole ClientHello.
+    pub hello_timeout: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpTarget {
+    pub cluster: ClusterIndex,
+    /// Without a byte either way.
+    pub idle_timeout: Duration,
+    /// Age at which a connection is cut; None: never.
+    pub age_max: Option<Duration>,
+}
+
+impl TcpConfig {
+    /// Whether the client's first bytes are needed to choose.
+    pub fn goes_by_name(&self) -> bool {
+        !self.exact.is_empty() || !self.suffixes.is_empty()
+    }
+
+    /// By the lower-case server name that a client asked for.
+    pub fn target(&self, server_name: Option<&str>) -> Option<TcpTarget> {
+        let Some(name) = server_name else { return self.default };
+        let dots = name.match_indices('.').map(|(at, _)| name.get(at..).unwrap_or(""));
+        let by_suffix = || dots.filter(|suffix| suffix.len() < name.len());
+        let found = self.exact.get(name).or_else(|| by_suffix().find_map(|suffix| self.suffixes.get(suffix)));
+        found.copied().or(self.default)
+    }
 }
 
 /// Where the keys of session tickets come from.

@@ -1,6 +1,6 @@
 //! Keys of listeners: address, TLS, limits, access log.
 
-use control_api::defaults::{h2, listener, route};
+use control_api::defaults::{h2, listener, route, tcp};
 
 use super::super::Presence::{Optional, OptionalOr, Required};
 use super::super::{
@@ -13,7 +13,15 @@ pub(crate) static LISTENER: Object = Object {
     name: "listener",
     doc: "A listening address and how its connections are treated.",
     fields: &[
-        &[field!("address", Kind::Text(&LISTEN), Required, "IP and port to bind, on every core.")],
+        &[
+            field!("address", Kind::Text(&LISTEN), Required, "IP and port to bind, on every core."),
+            field!(
+                "tcp",
+                Kind::Object(&TCP),
+                OptionalOr("HTTP"),
+                "Passes connections on byte by byte instead of serving HTTP; TLS stays between client and endpoint."
+            ),
+        ],
         LISTENER_FIELDS,
     ],
     groups: &[],
@@ -104,6 +112,39 @@ const LISTENER_FIELDS: &[Field] = &[
         "Bodies of errors that the proxy makes itself."
     ),
 ];
+
+static TCP: Object = Object {
+    name: "tcp",
+    doc: "Where connections of a TCP listener go. Clusters are named as `service` or `service/cluster`; such a service without `hosts` and `routes` is not served over HTTP. The time to connect is the cluster's `connect_timeout`.",
+    fields: &[&[
+        field!(
+            "cluster",
+            Kind::Text(&CLUSTER_REF),
+            OptionalOr("connections that no server name places are closed"),
+            "Takes every connection that `server_names` does not place, also those that do not begin with TLS."
+        ),
+        field!(
+            "server_names",
+            Kind::Map { key: &HOST, of: &Kind::Text(&CLUSTER_REF) },
+            NONE,
+            "Cluster by the server name (SNI) that a TLS client asks for. Exact names first, then the longest `*.suffix`, which stands for one or more labels."
+        ),
+        field!(
+            "hello_timeout",
+            durations(listener::PROXY_HEADER_TIMEOUT),
+            Optional,
+            "Time from accept for the client's first TLS message, where there are `server_names`."
+        ),
+        field!("idle_timeout", durations(tcp::IDLE_TIMEOUT), Optional, "Without a byte in either direction."),
+        field!(
+            "connection_age_max",
+            durations_or_none(tcp::CONNECTION_AGE),
+            OptionalOr("no limit"),
+            "Age at which a connection is cut."
+        ),
+    ]],
+    groups: &[],
+};
 
 static TLS: Object = Object {
     name: "tls",

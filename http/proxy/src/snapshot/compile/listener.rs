@@ -12,6 +12,7 @@ use http_gateway::acl::AddressRules;
 use super::connection_manager::{self, Manager};
 use super::fault::{Checked, Fault, Within, nothing_else};
 use super::policy;
+use super::tcp::{self as tcp, TcpParts};
 use super::tls::{self, TlsSources};
 use super::{shard_field, shard_options, value};
 use crate::snapshot::model::{ProxyProtocolConfig, Steering, TicketSource};
@@ -28,7 +29,9 @@ pub(super) struct ListenerParts {
     pub(super) tickets: TicketSource,
     pub(super) access: AddressRules,
     pub(super) success_sample: f32,
+    /// Of a TCP listener the defaults, and its access log.
     pub(super) manager: Manager,
+    pub(super) tcp: Option<TcpParts>,
 }
 
 /// Where the connection manager stands in a listener: the front of its faults' paths.
@@ -53,15 +56,24 @@ pub(super) fn listener(message: &Listener, sources: &TlsSources<'_>) -> Checked<
         message.listener_filters_timeout.take(),
         &limits::PROXY_HEADER_TIMEOUT,
     )?;
-    let filters = std::mem::take(&mut message.listener_filters);
+    let mut filters = std::mem::take(&mut message.listener_filters);
+    let inspects = tcp::take_inspector(&mut filters)?;
     let proxy_protocol =
         proxy_protocol(filters, &options)?.map(|trusted| ProxyProtocolConfig { trusted, header_timeout });
     let mut chains = std::mem::take(&mut message.filter_chains);
     nothing_else(&message)?;
-    let (Some(chain), true) = (chains.pop(), chains.is_empty()) else {
-        return Err(Fault::new("filter_chains", "must have exactly one entry"));
+    let (chain, tcp) = if chains.iter().any(tcp::is_tcp) {
+        let (manager, tcp) = tcp::chains(chains, &options, inspects, header_timeout)?;
+        (Chain { tls: None, tickets: TicketSource::Off, manager }, Some(tcp))
+    } else {
+        let (Some(chain), true) = (chains.pop(), chains.is_empty()) else {
+            return Err(Fault::new("filter_chains", "must have exactly one entry"));
+        };
+        if inspects {
+            return Err(Fault::new("listener_filters", "inspects TLS, which only TCP listeners do"));
+        }
+        (filter_chain(chain, &options, sources).within_item("filter_chains", 0)?, None)
     };
-    let chain = filter_chain(chain, &options, sources).within_item("filter_chains", 0)?;
     let steering = value::choice("steering", options.steering, |n| SteeringOption::try_from(n).ok());
     let steering = match shard_field(steering)? {
         SteeringOption::KernelHash => Steering::KernelHash,
@@ -91,6 +103,7 @@ pub(super) fn listener(message: &Listener, sources: &TlsSources<'_>) -> Checked<
             &limits::ACCESS_LOG_SUCCESS_SAMPLE,
         )?,
         manager: chain.manager,
+        tcp,
     })
 }
 

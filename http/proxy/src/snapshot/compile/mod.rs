@@ -20,6 +20,7 @@ mod mirror;
 mod policy;
 mod routes;
 mod sticky;
+mod tcp;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -42,7 +43,7 @@ use self::connection_manager::RouteSource;
 use self::fault::{Checked, Fault, Within, nothing_else};
 use self::listener::{ListenerParts, MANAGER};
 use self::tls::TlsSources;
-use super::model::{AccessLogConfig, ClusterIndex, ListenerConfig, Snapshot};
+use super::model::{AccessLogConfig, ClusterIndex, ListenerConfig, Snapshot, TcpConfig};
 use super::stats::{LOG_SINKS_MAX, StatFamily, StatRegistry};
 use crate::record::Template;
 use crate::route::RouteTable;
@@ -158,6 +159,13 @@ fn listeners(
             Ok(parts)
         });
         let Some(parts) = nacks.keep(type_url::LISTENER, &message.name, built) else { continue };
+        let tcp = match &parts.tcp {
+            None => Some(None),
+            Some(chains) => {
+                nacks.keep(type_url::LISTENER, &message.name, tcp::config(chains, places).map(Some))
+            }
+        };
+        let Some(tcp) = tcp else { continue };
         let routes = match &parts.manager.routes {
             RouteSource::Inline(config) => {
                 let built = routes::table(config, places, stats).within("route_config").within(MANAGER);
@@ -177,7 +185,7 @@ fn listeners(
                 }
             },
         };
-        let built = routes.map(|routes| finished(parts, routes, stats));
+        let built = routes.map(|routes| finished(parts, routes, tcp, stats));
         listeners.extend(built.and_then(|built| nacks.keep(type_url::LISTENER, &message.name, built)));
     }
     // Nobody serves these yet; a fault in one is still the sender's to know now.
@@ -188,7 +196,12 @@ fn listeners(
     listeners
 }
 
-fn finished(parts: ListenerParts, routes: RouteTable, stats: &mut StatRegistry) -> Checked<ListenerConfig> {
+fn finished(
+    parts: ListenerParts,
+    routes: RouteTable,
+    tcp: Option<TcpConfig>,
+    stats: &mut StatRegistry,
+) -> Checked<ListenerConfig> {
     let access_log = match &parts.manager.log {
         None => None,
         Some(sink) => {
@@ -216,6 +229,7 @@ fn finished(parts: ListenerParts, routes: RouteTable, stats: &mut StatRegistry) 
         http: parts.manager.http,
         routes,
         access_log,
+        tcp,
     })
 }
 
