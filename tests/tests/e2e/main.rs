@@ -42,6 +42,7 @@ mod sticky;
 mod streaming;
 mod tcp;
 mod tcp_names;
+mod tcp_postgres;
 mod tls;
 mod tools;
 mod trailers;
