@@ -200,6 +200,9 @@ pub mod balance {
     /// Per cent of all proxies' requests that come from one zone.
     pub const ZONE_TRAFFIC_PERCENT: Range<u32> = Range { min: 1, max: 100 };
 
+    /// Least endpoints that a core keeps, where a cluster has subsets.
+    pub const SUBSET_ENDPOINTS: Bound<u32> = bound(2, 100, 10_000);
+
     /// Failures in a row.
     pub const CONSECUTIVE: Bound<u32> = bound(1, 5, 1_000);
     pub const EJECTION: Bound<Duration> = bound(s(1), s(30), s(HOUR));

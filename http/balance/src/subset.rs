@@ -6,8 +6,11 @@
 //! chapter 20). The order is by hash of identity and round, not by a shuffle of positions: an endpoint that comes or goes
 //! changes each slice by one member at most, as long as the number of slices stays.
 
+use std::collections::BTreeMap;
+
 use crate::endpoint::EndpointId;
 use crate::hash::mix;
+use crate::time::{narrow, stored};
 
 /// Which subset a core takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +38,81 @@ pub fn subset(rules: SubsetRules, endpoints: &[EndpointId]) -> Vec<usize> {
     chosen
 }
 
+/// The members of a fleet, and which of them asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// From 0, without gaps.
+    pub member: u32,
+    /// All of them; not 0.
+    pub members: u32,
+}
+
+/// Indices of the endpoints that one member of a fleet takes, rising. Endpoints of different groups (priorities, zones)
+/// are taken by themselves, each group by its part of `size_min`, so that a subset is made up as the whole is. Subsets
+/// are larger than that where the members are too few to cover every endpoint.
+#[must_use]
+pub fn subset_of_groups<G: Ord + Copy>(
+    who: Membership,
+    size_min: u32,
+    endpoints: &[(EndpointId, G)],
+) -> Vec<usize> {
+    let mut groups: BTreeMap<G, Vec<usize>> = BTreeMap::new();
+    for (at, (_, group)) in endpoints.iter().enumerate() {
+        groups.entry(*group).or_default().push(at);
+    }
+    let mut chosen = Vec::new();
+    for places in groups.into_values() {
+        let count = stored(places.len());
+        let part = u64::from(size_min) * u64::from(count);
+        let part = narrow(part.div_ceil(u64::from(stored(endpoints.len()))));
+        // The least size with no more slices than members.
+        let size_min = part.max(count / who.members.saturating_add(1) + 1);
+        let ids: Vec<EndpointId> = places.iter().map(|at| endpoints[*at].0).collect();
+        let within = subset(SubsetRules { member: who.member, size_min }, &ids);
+        chosen.extend(within.into_iter().map(|at| places[at]));
+    }
+    chosen.sort_unstable();
+    chosen
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_group_is_cut_by_itself_and_a_small_fleet_still_covers_all() {
+        // 600 in one zone, 200 in another, 10 of a second priority.
+        let group = |at: usize| {
+            if at < 600 {
+                (0, 1)
+            } else if at < 800 {
+                (0, 2)
+            } else {
+                (1, 1)
+            }
+        };
+        let listed: Vec<_> = endpoints(810).into_iter().enumerate().map(|(at, id)| (id, group(at))).collect();
+        for (members, size_min) in [(160, 81), (8, 81), (4, 81), (1, 81)] {
+            let mut kept = vec![0; listed.len()];
+            for member in 0..members {
+                let chosen = subset_of_groups(Membership { member, members }, size_min, &listed);
+                let of = |wanted| chosen.iter().filter(|at| listed[**at].1 == wanted).count();
+                let found = [of((0, 1)), of((0, 2)), of((1, 1))];
+                if members >= 10 {
+                    assert!((60..=67).contains(&found[0]) && (20..=23).contains(&found[1]), "{found:?}");
+                }
+                assert!(found[2] >= 1, "{found:?}");
+                chosen.into_iter().for_each(|at| kept[at] += 1);
+            }
+            assert!(kept.iter().all(|times| *times > 0), "{members} members cover everything");
+            for wanted in [(0, 1), (0, 2)] {
+                let of = |at: &usize| listed[*at].1 == wanted;
+                let times = || (0..listed.len()).filter(of).map(|at| kept[at]);
+                let (least, most) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+                assert!(most - least <= 1, "{members} {wanted:?}: {least} to {most}");
+            }
+        }
+    }
 
     fn endpoints(count: u32) -> Vec<EndpointId> {
         (0..count).map(|n| EndpointId::of(&n.to_le_bytes())).collect()

@@ -25,6 +25,8 @@ usage: shard-proxy --config DIR [options]
   --ticket-rotation SECONDS
                            age at which the process replaces its session ticket keys; default 43200
   --zone NAME              zone that this proxy runs in, for clusters with `zones` (docs/resilience.md)
+  --fleet NUMBER/COUNT     number of this proxy, from 0, and how many there are, for clusters with `subset`; all of them
+                           with as many shards
   --check                  load the config, say what is wrong, and exit
   --version, --help
 
@@ -48,6 +50,8 @@ pub(crate) struct Options {
     pub(crate) watch: bool,
     pub(crate) ticket_rotation: Duration,
     pub(crate) zone: Option<String>,
+    /// Number of this proxy, from 0, and how many there are.
+    pub(crate) fleet: Option<(u32, u32)>,
     pub(crate) check: bool,
 }
 
@@ -90,6 +94,7 @@ fn parse_from(mut parser: lexopt::Parser) -> Result<Request, UsageError> {
         watch: false,
         ticket_rotation: Duration::from_secs(12 * HOUR_S),
         zone: None,
+        fleet: None,
         check: false,
     };
     while let Some(argument) = parser.next()? {
@@ -112,6 +117,7 @@ fn parse_from(mut parser: lexopt::Parser) -> Result<Request, UsageError> {
                 options.ticket_rotation = Duration::from_secs(seconds);
             }
             Long("zone") => options.zone = Some(zone(parser.value()?.string()?)?),
+            Long("fleet") => options.fleet = Some(fleet(&parser.value()?.string()?)?),
             Long("check") => options.check = true,
             Long("version") => {
                 return Ok(Request::Print(format!("shard-proxy {}\n", env!("CARGO_PKG_VERSION"))));
@@ -136,6 +142,16 @@ fn zone(name: String) -> Result<String, UsageError> {
         return Ok(name);
     }
     Err(UsageError(format!("--zone {name:?}: must have 1 to {NAME_BYTES_MAX} bytes, no control characters")))
+}
+
+fn fleet(given: &str) -> Result<(u32, u32), UsageError> {
+    const PROXIES_MAX: u32 = 10_000;
+    let read = given.split_once('/').and_then(|(n, of)| Some((n.parse().ok()?, of.parse().ok()?)));
+    read.filter(|(number, count)| number < count && *count <= PROXIES_MAX).ok_or_else(|| {
+        let wanted =
+            format!("must be NUMBER/COUNT, such as 0/3 to 2/3 for three proxies, at most {PROXIES_MAX}");
+        UsageError(format!("--fleet {given}: {wanted}"))
+    })
 }
 
 fn driver(word: &str) -> Result<DriverChoice, UsageError> {
@@ -168,12 +184,13 @@ mod tests {
             "--watch",
             "--ticket-rotation=60",
             "--zone=eu-1a",
+            "--fleet=2/3",
         ]) else {
             panic!("a good line");
         };
         assert_eq!((options.shards, options.driver), (Some(2), DriverChoice::Epoll));
         assert_eq!(options.drain_timeout, Duration::from_secs(5));
-        assert_eq!(options.zone.as_deref(), Some("eu-1a"));
+        assert_eq!((options.zone.as_deref(), options.fleet), (Some("eu-1a"), Some((2, 3))));
         assert_eq!((options.watch, options.ticket_rotation), (true, Duration::from_secs(60)));
     }
 
@@ -187,6 +204,8 @@ mod tests {
             (&["--config", "c", "--driver", "kqueue"], "must be auto, ring or epoll"),
             (&["--config", "c", "--drain-timeout", "86401"], "must be 0 to 86400"),
             (&["--config", "c", "--ticket-rotation", "0"], "must be 1 to"),
+            (&["--config", "c", "--fleet", "3/3"], "such as 0/3"),
+            (&["--config", "c", "--fleet", "3"], "such as 0/3"),
             (&["--config", "c", "--zone", ""], "must have 1 to"),
             (&["--config", "c", "--frobnicate"], "frobnicate"),
             (&["stray"], "stray"),

@@ -9,6 +9,7 @@ use control_config::{Loaded, SourceMap};
 use http_proxy::snapshot::{Host, Snapshot, StatRegistry, compile_for};
 use tls::TicketKeys;
 
+use crate::args::Options;
 use crate::oplog;
 
 /// A config that every shard can serve.
@@ -45,13 +46,23 @@ pub(crate) fn compile(
     loaded: Loaded,
     registry: &mut StatRegistry,
     tickets: &TicketKeys,
-    (shards, zone, now): (usize, Option<&str>, Duration),
+    (shards, now): (usize, Duration),
+    options: &Options,
 ) -> Result<Compiled, usize> {
     let roots = system_roots();
     let cores = u32::try_from(shards).unwrap_or(u32::MAX);
     let system_roots_pem = roots.as_deref();
-    let host = Host { ticket_keys: Some(tickets), system_roots_pem, cores, zone, now };
-    let snapshots = (0..shards).map(|_| compile_for(&loaded.resources, &host, registry)).collect();
+    let host = Host {
+        ticket_keys: Some(tickets),
+        system_roots_pem,
+        cores,
+        core: 0,
+        fleet: options.fleet,
+        zone: options.zone.as_deref(),
+        now,
+    };
+    let of_core = |core| compile_for(&loaded.resources, &Host { core, ..host }, registry);
+    let snapshots = (0..cores).map(of_core).collect();
     match snapshots {
         Ok(snapshots) => Ok(Compiled { snapshots, sources: loaded.sources, digest: loaded.digest }),
         Err(nacks) => {

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 
 use http_proxy::record::Names;
 use http_proxy::snapshot::{
-    ClusterConfig, DnsTarget, ListenerConfig, Snapshot, StatId, Steering, TicketSource, ZonePreference,
+    ClusterConfig, DnsTarget, ListenerConfig, Snapshot, StatId, Steering, Subset, TicketSource,
+    ZonePreference,
 };
 use serde_json::{Value, json};
 
@@ -67,7 +68,7 @@ impl Description {
 }
 
 fn health_target(cluster: &ClusterConfig) -> Option<health::Target> {
-    let peers = cluster.endpoints.iter().map(health::Peer::of).collect();
+    let peers = cluster.all_endpoints().map(health::Peer::of).collect();
     Some(health::Target { cluster: cluster.name.clone(), rules: cluster.check.clone()?, peers })
 }
 
@@ -80,7 +81,7 @@ fn names(snapshot: &Snapshot) -> Names {
     }
     for cluster in &snapshot.clusters {
         names.set_cluster(cluster.stat, &cluster.name);
-        for endpoint in &cluster.endpoints {
+        for endpoint in cluster.all_endpoints() {
             names.set_endpoint(endpoint.stat, &cluster.name, &endpoint.address.to_string());
         }
         for target in &cluster.dns {
@@ -98,7 +99,7 @@ fn dump(snapshot: &Snapshot, digest: &str) -> Value {
             "protocol": format!("{:?}", cluster.protocol).to_ascii_lowercase(),
             "tls": cluster.tls.is_some(),
             "connect_timeout_ms": cluster.connect_timeout.as_millis(),
-            "endpoints": cluster.endpoints.iter().map(|endpoint| json!({
+            "endpoints": cluster.all_endpoints().map(|endpoint| json!({
                 "address": endpoint.address.to_string(),
                 "weight": endpoint.weight,
             })).collect::<Vec<_>>(),
@@ -143,6 +144,12 @@ fn dump_listener(listener: &ListenerConfig) -> Value {
 /// Tells the operator what is odd about the certificates of a config, and what in it means nothing here.
 pub(crate) fn log_warnings(snapshot: &Snapshot) {
     let without_zone = |cluster: &&ClusterConfig| cluster.zone_preference == ZonePreference::WithoutZone;
+    for cluster in snapshot.clusters.iter().filter(|c| matches!(c.subset, Subset::WithoutFleet)) {
+        oplog::warn(&format!(
+            "cluster {}: `subset` does nothing: the place of this proxy is unknown, start it with --fleet",
+            cluster.name
+        ));
+    }
     for cluster in snapshot.clusters.iter().filter(without_zone) {
         oplog::warn(&format!(
             "cluster {}: `zones` does nothing: the zone of this proxy is unknown, start it with --zone",

@@ -48,9 +48,9 @@ impl Process {
         }
         self.retire_series();
         let keys = self.tickets.keys().map_err(|error| format!("session ticket keys: {error}"))?;
-        let place = (self.shards.count(), self.options.zone.as_deref(), self.shards.now());
+        let shards = (self.shards.count(), self.shards.now());
         let Compiled { snapshots, sources, digest } =
-            config::compile(loaded, &mut self.registry, &keys, place).map_err(wrong)?;
+            config::compile(loaded, &mut self.registry, &keys, shards, &self.options).map_err(wrong)?;
         let described = snapshots.first().map(|first| {
             describe::log_warnings(first);
             Description::of(first, &digest)

@@ -40,9 +40,9 @@ pub(crate) fn run(options: Options) -> Result<Ended, StartError> {
     };
     if options.check {
         let keys = tls::TicketKeys::generate().map_err(StartError::Tickets)?;
-        let place = (1, options.zone.as_deref(), Duration::ZERO);
-        let compiled =
-            config::compile(loaded, &mut StatRegistry::new(), &keys, place).map_err(StartError::Config)?;
+        let once = (1, Duration::ZERO);
+        let compiled = config::compile(loaded, &mut StatRegistry::new(), &keys, once, &options)
+            .map_err(StartError::Config)?;
         compiled.snapshots.iter().for_each(describe::log_warnings);
         oplog::info("the config is good");
         return Ok(Ended::Clean);
@@ -54,8 +54,9 @@ pub(crate) fn run(options: Options) -> Result<Ended, StartError> {
     let tickets = tickets(&options, &mut bequest)?;
     let mut registry = StatRegistry::new();
     let keys = tickets.keys().map_err(StartError::Tickets)?;
-    let place = (count, options.zone.as_deref(), Duration::ZERO);
-    let compiled = config::compile(loaded, &mut registry, &keys, place).map_err(StartError::Config)?;
+    let shards = (count, Duration::ZERO);
+    let compiled =
+        config::compile(loaded, &mut registry, &keys, shards, &options).map_err(StartError::Config)?;
     serve(options, registry, tickets, compiled, bequest, predecessor, &early)
 }
 

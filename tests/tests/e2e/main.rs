@@ -40,6 +40,7 @@ mod smuggling;
 mod start;
 mod sticky;
 mod streaming;
+mod subset;
 mod tcp;
 mod tcp_names;
 mod tcp_postgres;

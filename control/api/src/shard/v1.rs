@@ -235,6 +235,10 @@ pub struct ClusterOptions {
     /// Beside `common_lb_config.zone_aware_lb_config`; unset: every zone sends as much.
     #[prost(message, optional, tag = "15")]
     pub zones: Option<Zones>,
+    /// Least endpoints that a core keeps; unset: all. Not with the `lb_policies` RING_HASH and MAGLEV, `sticky`, and names
+    /// to resolve.
+    #[prost(uint32, optional, tag = "16")]
+    pub subset_endpoints_min: Option<u32>,
 }
 
 /// Ways to choose an endpoint that `lb_policy` has no word for.

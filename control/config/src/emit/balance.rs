@@ -1,7 +1,7 @@
 //! Balancing and resilience of a cluster: which field of Envoy's, or which option where it has none, carries which key.
 //! What an author does not write is not written either, so that the proxy's defaults hold.
 
-use control_api::defaults::balance::{EJECT_ONE_ENDPOINTS, EJECTION, EJECTION_MAX};
+use control_api::defaults::balance::{EJECT_ONE_ENDPOINTS, EJECTION, EJECTION_MAX, SUBSET_ENDPOINTS};
 use control_api::envoy::cluster::circuit_breakers::{Thresholds, thresholds::RetryBudget};
 use control_api::envoy::cluster::cluster::common_lb_config::ConsistentHashingLbConfig;
 use control_api::envoy::cluster::cluster::{
@@ -97,6 +97,26 @@ impl Emitter<'_> {
         if let (Some(balance), true, "maglev") = (node.get("balance"), has_names, policy_word(node)) {
             self.error(balance, "`maglev` cannot go over endpoints given by name", "write `ring_hash`");
         }
+    }
+
+    /// Least endpoints of one core. Not for what gives a key or session one endpoint, whichever core asks.
+    pub(super) fn subset(&mut self, node: &Node, has_names: bool) -> Option<u32> {
+        let subset = node.get("subset")?;
+        let size_min = switched(node, "subset")?.int("endpoints_min").unwrap_or(SUBSET_ENDPOINTS.default);
+        let policy = policy_word(node);
+        if matches!(policy, "ring_hash" | "maglev") {
+            let message =
+                format!("`subset` and `{policy}` exclude each other: a key belongs to one endpoint");
+            self.error(subset, message, "keep one of the two");
+        }
+        if node.get("sticky").is_some() {
+            let message = "`subset` and `sticky` exclude each other: a session belongs to one endpoint";
+            self.error(subset, message, "keep one of the two");
+        }
+        if has_names {
+            self.error(subset, "`subset` cannot go over endpoints given by name", "give addresses");
+        }
+        Some(size_min)
     }
 
     fn outlier(&mut self, node: &Node, options: &mut ClusterOptions) -> Option<OutlierDetection> {

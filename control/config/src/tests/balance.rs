@@ -9,7 +9,7 @@ use control_api::envoy::route::{Route, RouteAction, route};
 use control_api::from_any;
 use control_api::shard::v1::{Balance, ClusterOptions, KEY, PriorityClass, RouteOptions, Shed};
 
-use super::{Set, loaded, with, with_cluster, with_routes};
+use super::{Set, errors_of, loaded, with, with_cluster, with_routes};
 
 fn cluster(keys: &str) -> Cluster {
     loaded(with_cluster(keys)).resources.clusters.remove(0)
@@ -98,6 +98,25 @@ fn slow_start_goes_where_the_policy_has_a_place_for_it() {
     assert_eq!(ring.lb_config, None);
     let off = cluster("slow_start: false\nbalance: random\n");
     assert_eq!(seconds(options(&off).slow_start.expect("set").window), Some(0));
+}
+
+#[test]
+fn subsets_are_an_option_of_the_cluster() {
+    for (keys, wanted) in [
+        ("subset: { endpoints_min: 50 }", Some(50)),
+        ("subset: true", Some(100)),
+        ("subset: false", None),
+        ("", None),
+    ] {
+        assert_eq!(options(&cluster(keys)).subset_endpoints_min, wanted, "{keys}");
+    }
+    for (keys, message) in [
+        ("subset: true\nbalance: ring_hash", "`subset` and `ring_hash` exclude"),
+        ("subset: true\nsticky: { keys: [tls/www.key] }", "`subset` and `sticky` exclude"),
+    ] {
+        let errors = errors_of(with_cluster(keys));
+        assert!(errors.iter().any(|error| error.message.contains(message)), "{keys}: {errors:?}");
+    }
 }
 
 #[test]

@@ -97,6 +97,8 @@ const UNKNOWN: Finished =
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Condition {
     pub in_flight: u64,
+    /// That this core balances over, out or not.
+    pub endpoints: u64,
     /// Endpoints that are out for their failures.
     pub ejected: u64,
     pub is_in_panic: bool,
@@ -387,6 +389,7 @@ impl Cluster {
         }
         Condition {
             in_flight: u64::from(admission.in_flight()),
+            endpoints: u64::try_from(settings.plan().endpoints().len()).unwrap_or(u64::MAX),
             ejected: u64::try_from(ejected).unwrap_or(u64::MAX),
             is_in_panic: state.is_in_panic(),
             breaker_is_open: !matches!(admission.breaker_state(), None | Some(BreakerState::Closed)),

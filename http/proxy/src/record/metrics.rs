@@ -374,6 +374,11 @@ pub(crate) const CLUSTER: &[Metric<ClusterRow>] = &[
     ),
     metric("shard_cluster_in_flight", Value::Gauge(|r| r.in_flight), "Requests that the cluster has now."),
     metric(
+        "shard_cluster_endpoints",
+        Value::Gauge(|r| r.endpoints),
+        "Endpoints that cores balance over, summed over the cores that have used the cluster; with `subset` each core's own.",
+    ),
+    metric(
         "shard_cluster_endpoints_ejected",
         Value::Gauge(|r| r.ejected),
         "Endpoints that are ejected now, summed over cores.",

@@ -112,6 +112,7 @@ row! {
         /// As of this moment, like all below.
         mirrors_in_flight: count,
         in_flight: count,
+        endpoints: count,
         ejected: count,
         in_panic: count,
         breaker_open: count,

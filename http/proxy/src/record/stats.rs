@@ -356,6 +356,7 @@ impl CoreStats {
         row.mirrors_in_flight = condition.mirrors;
         row.ejected = condition.ejected;
         row.in_panic = u64::from(condition.is_in_panic);
+        row.endpoints = condition.endpoints;
         row.breaker_open = u64::from(condition.breaker_is_open);
     }
 

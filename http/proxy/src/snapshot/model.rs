@@ -413,6 +413,29 @@ pub struct ClusterConfig {
     /// Names by the numbers of [`EndpointRole::zone`]; the first is that of none.
     pub zones: Vec<String>,
     pub zone_preference: ZonePreference,
+    pub subset: Subset,
+}
+
+/// Which part of a cluster's endpoints this core has.
+#[derive(Clone, Debug, Default)]
+pub enum Subset {
+    #[default]
+    All,
+    /// All of them, although the cluster asks for subsets: the proxy has not been told its place in the fleet.
+    WithoutFleet,
+    /// Without these, which are other cores' or other proxies'.
+    Part { beyond: Vec<EndpointConfig> },
+}
+
+impl ClusterConfig {
+    /// The endpoints of the config, those that this core does not keep included.
+    pub fn all_endpoints(&self) -> impl Iterator<Item = &EndpointConfig> {
+        let beyond = match &self.subset {
+            Subset::Part { beyond } => beyond.as_slice(),
+            Subset::All | Subset::WithoutFleet => &[],
+        };
+        self.endpoints.iter().chain(beyond)
+    }
 }
 
 /// Whether endpoints of the proxy's own zone come first.

@@ -23,6 +23,12 @@ pub(super) const CLUSTER_RULES: &[Field] = &[
         "Endpoints in the proxy's own zone (`--zone`) come first, as far as their capacity goes; `true` takes every default. Not with `ring_hash`, `maglev` and `sticky`."
     ),
     field!(
+        "subset",
+        Kind::Either(&Kind::Bool, &Kind::Object(&SUBSET)),
+        OptionalOr("`false`"),
+        "One core of a proxy keeps a part of the endpoints (`--fleet`), for clusters of hundreds; `true` takes every default. Not with `ring_hash`, `maglev`, `sticky` and endpoints given by name."
+    ),
+    field!(
         "slow_start",
         Kind::Either(&Kind::Bool, &Kind::Object(&SLOW_START)),
         OptionalOr("`true`"),
@@ -489,6 +495,18 @@ static ZONES: Object = Object {
         Kind::Map { key: &ZONE, of: &ints_or_none(balance::ZONE_TRAFFIC_PERCENT) },
         OptionalOr("the same from every zone of the endpoints and the proxy's own"),
         "Percent of all proxies' requests by the zone of the proxy, 100 together. Proxies in a zone that is not named refuse the config."
+    )]],
+    groups: &[],
+};
+
+static SUBSET: Object = Object {
+    name: "subset",
+    doc: "Which part of the endpoints one core of a proxy keeps; all proxies together have every endpoint about equally often.",
+    fields: &[&[field!(
+        "endpoints_min",
+        ints(balance::SUBSET_ENDPOINTS),
+        Optional,
+        "Least endpoints of one core; more where the fleet is too small to reach all."
     )]],
     groups: &[],
 };

@@ -23,7 +23,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::fault::{Checked, Fault, Within, nothing_else};
 use super::tls::{self, TlsSources};
 use super::zones::{self, Zones};
-use super::{Host, OPTIONS, balance, check, shard_options, sticky, value};
+use super::{Host, OPTIONS, balance, check, shard_options, sticky, subset, value};
 use crate::snapshot::model::{
     ClusterConfig, DnsTarget, EndpointConfig, EndpointRole, PoolConfig, ServerName, UpstreamProtocol,
 };
@@ -54,7 +54,7 @@ pub(super) fn cluster(
     let found = assigned(&name, &resolution, local.as_ref(), assignments)?;
     dns.names_allowed = matches!(resolution, Resolution::Dns);
     let mut zones = Zones::default();
-    let (endpoints, dns) = match found {
+    let (mut endpoints, dns) = match found {
         Some(assignment) => {
             let read = endpoints(assignment, &name, &dns, &mut zones, stats);
             // A fault in an EDS assignment is reported with that resource; here it is as good as none.
@@ -82,6 +82,8 @@ pub(super) fn cluster(
     let (zone_preference, zone_rules) =
         zones::rules(zones_wanted, host.zone, &mut zones, (rules.policy, rules.sticky.is_some()))?;
     rules.zones = zone_rules;
+    let kind = (rules.policy, rules.sticky.is_some(), !dns.is_empty());
+    let subset = subset::take(&mut endpoints, subset::size_min(&options, kind)?, host);
     let stat = stats.id(StatFamily::Cluster, &name);
     let generations = sticky::rings(&name, &rules, (&endpoints, &dns), stats)?;
     let plan = plan(rules, (&endpoints, &dns), generations)?;
@@ -100,6 +102,7 @@ pub(super) fn cluster(
         sticky: sticky.map(|(_, cookie)| Box::new(cookie)),
         zones: zones.into_names(),
         zone_preference,
+        subset,
     })
 }
 

@@ -20,6 +20,7 @@ mod mirror;
 mod policy;
 mod routes;
 mod sticky;
+mod subset;
 mod tcp;
 #[cfg(test)]
 mod tests;
@@ -81,6 +82,10 @@ pub struct Host<'a> {
     pub system_roots_pem: Option<&'a [u8]>,
     /// Cores that share what is bounded for the process; 0 counts as 1.
     pub cores: u32,
+    /// The number of the core among them, from 0.
+    pub core: u32,
+    /// The number of the proxy, from 0, and how many there are; None: clusters are balanced over whole.
+    pub fleet: Option<(u32, u32)>,
     /// The zone that the proxy runs in; None: clusters go over all zones alike.
     pub zone: Option<&'a str>,
     /// Since the epoch of the cores' clocks.
@@ -95,7 +100,8 @@ pub fn compile(resources: &Resources, stats: &mut StatRegistry) -> Result<Snapsh
     compile_for(resources, &Host::default(), stats)
 }
 
-/// Builds the snapshot of one core. Equal resources give equal snapshots with equal numbers, whatever the core.
+/// Builds the snapshot of one core. Equal resources give equal numbers, whatever the core, and equal snapshots but for
+/// the subsets of endpoints.
 ///
 /// # Errors
 /// A [`Nack`] for each resource that is at fault, with its first fault.

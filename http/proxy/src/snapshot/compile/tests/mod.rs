@@ -9,6 +9,7 @@ mod refusals;
 mod routes;
 mod secrets;
 mod sticky;
+mod subset;
 mod zones;
 
 use control_api::envoy::cluster::Cluster;
