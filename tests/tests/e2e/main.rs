@@ -39,6 +39,7 @@ mod slow;
 mod smuggling;
 mod start;
 mod sticky;
+mod stories;
 mod streaming;
 mod subset;
 mod tcp;
