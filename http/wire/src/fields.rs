@@ -5,11 +5,12 @@
 //! that a run of untouched fields leaves for the next hop in one copy. A block is cleared and reused, so a
 //! connection that is warm allocates nothing for its heads. Replacing fields again and again does not let the
 //! arena grow: dead bytes are squeezed out once they outweigh the live ones.
-//! Used by the h1 codec, the h2 conversion, routing and every policy.
+//! Used by the h1 and h2 codecs, routing and every policy.
 
 mod id;
 mod received;
 
+pub(crate) use id::is_imitation;
 pub use id::{FieldId, FieldSet, may_be_trailer};
 pub(crate) use received::{Keep, LineError};
 
@@ -184,6 +185,14 @@ impl Fields {
         let id = FieldId::from_lower(stored);
         self.arena.extend_from_slice(b": ");
         self.end_line(id, at, name.len(), value)
+    }
+
+    /// Appends a line `name: value CRLF` of a lower-case name and a value that have been checked.
+    pub(crate) fn push_line(&mut self, id: FieldId, name_len: usize, line: &[u8]) -> Result<(), FieldError> {
+        let at = self.begin_line(line.len())?;
+        self.arena.extend_from_slice(line);
+        let value_len = line.len().saturating_sub(name_len + usize::from(PLAIN_GAP) + LINE_END.len());
+        self.add_entry(id, at, name_len, value_len).inspect_err(|_full| self.arena.truncate(at))
     }
 
     /// Makes room for a line and returns where it begins.

@@ -199,6 +199,12 @@ impl RequestHead {
         self.checked_host.extend_from_slice(host);
     }
 
+    /// Takes the authority, which has been checked, for [`RequestHead::is_checked_host`].
+    pub(crate) fn remember_authority(&mut self) {
+        self.checked_host.clear();
+        self.checked_host.extend_from_slice(self.authority.of(&self.arena));
+    }
+
     /// As `set_authority`, for a host that is remembered as checked and so is lower case.
     pub(crate) fn set_checked_authority(&mut self, host: &[u8]) -> Result<(), FieldError> {
         self.authority = store(&mut self.arena, host)?;

@@ -11,6 +11,7 @@ pub mod forwarded;
 pub mod frame_meter;
 pub mod grpc;
 pub mod h1;
+pub mod h2;
 pub mod head;
 pub mod number;
 pub mod path;

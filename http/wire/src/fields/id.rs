@@ -251,6 +251,16 @@ pub fn may_be_trailer(id: FieldId, name: &[u8]) -> bool {
         )
 }
 
+/// Whether a lower-case name differs from a reserved one only by `_` for `-`. CGI, WSGI and their like turn `-` into `_`,
+/// so that `content_length` reads like the real one there.
+pub(crate) fn is_imitation(name: &[u8]) -> bool {
+    if !name.contains(&b'_') {
+        return false;
+    }
+    let dashed: Vec<u8> = name.iter().map(|&b| if b == b'_' { b'-' } else { b }).collect();
+    !may_be_trailer(FieldId::from_lower(&dashed), &dashed)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 //! Two steps, because a scan knows where the block ends only when it has seen every line: `note_line` for
 //! each line, then `take_block` once. Called by the h1 codec for heads and trailer sections.
 
-use super::{Entry, FieldId, FieldSet, Fields, PLAIN_GAP, may_be_trailer};
+use super::{Entry, FieldId, FieldSet, Fields, PLAIN_GAP, is_imitation};
 use crate::token::{BLOCK_BYTES, Block, first_bits, is_token, trim_ows};
 
 /// What becomes of a field line.
@@ -140,21 +140,13 @@ fn lower_long_name(arena: &mut [u8], at: usize, len: usize) -> Result<(FieldId, 
     Ok((id, name_len))
 }
 
-/// For names with bytes that are unusual but may be legal. CGI, WSGI and their like turn `-` into `_`, so that
-/// `content_length` reads like the real one there: a name that differs from a reserved one only in that is
-/// refused.
+/// For names with bytes that are unusual but may be legal.
 #[cold]
 fn check_token(arena: &[u8], at: usize, name_len: usize) -> Result<(), LineError> {
     let Some(name) = arena.get(at..at + name_len).filter(|name| is_token(name)) else {
         return Err(name_error(arena, at));
     };
-    if name.contains(&b'_') {
-        let dashed: Vec<u8> = name.iter().map(|&b| if b == b'_' { b'-' } else { b }).collect();
-        if !may_be_trailer(FieldId::from_lower(&dashed), &dashed) {
-            return Err(LineError::BadName);
-        }
-    }
-    Ok(())
+    if is_imitation(name) { Err(LineError::BadName) } else { Ok(()) }
 }
 
 #[cold]
