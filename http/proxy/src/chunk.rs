@@ -1,7 +1,6 @@
-//! A piece of a body on its way: the pooled buffer that it was read into, the bytes that h2 gave us, or a pipe in the
-//! kernel.
+//! A piece of a body on its way: the pooled buffer that it was read into, bytes of their own, or a pipe in the kernel.
 //!
-//! Moving a chunk never copies. It is the `Buf` type of the h2 crate's send side.
+//! Moving a chunk never copies.
 
 use bytes::{Buf as _, Bytes};
 use core_runtime::buf::Buf;
@@ -44,40 +43,5 @@ impl Chunk {
             // What left a pipe is gone from it already.
             Self::Piped(_) => {}
         }
-    }
-
-    /// Takes the first `count` bytes off as a chunk of their own, without copying.
-    pub(crate) fn split_to(&mut self, count: usize) -> Self {
-        let mut bytes = match std::mem::replace(self, Self::Shared(Bytes::new())) {
-            Self::Pooled(buf) => Bytes::from_owner(Owner(buf)),
-            Self::Shared(bytes) => bytes,
-            Self::Piped(_) => Bytes::new(),
-        };
-        let front = bytes.split_to(count.min(bytes.len()));
-        *self = Self::Shared(bytes);
-        Self::Shared(front)
-    }
-}
-
-/// Keeps a pooled buffer alive under a `Bytes`; it goes back to the pool with the last part.
-struct Owner(Buf);
-
-impl AsRef<[u8]> for Owner {
-    fn as_ref(&self) -> &[u8] {
-        self.0.filled()
-    }
-}
-
-impl bytes::Buf for Chunk {
-    fn remaining(&self) -> usize {
-        self.as_slice().len()
-    }
-
-    fn chunk(&self) -> &[u8] {
-        self.as_slice()
-    }
-
-    fn advance(&mut self, count: usize) {
-        self.consume(count);
     }
 }

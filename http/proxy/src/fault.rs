@@ -31,8 +31,7 @@ pub(crate) fn upstream(error: &SideError, phase: Phase) -> Reason {
         SideError::Refuse(reason) => *reason,
         SideError::NotWritable => Reason::HeadNotWritable,
         SideError::RequestHead(_) | SideError::OutOfBuffers => Reason::Internal,
-        SideError::H2(error) if error.is_io() => reset,
-        SideError::H2(_) => Reason::UpstreamH2ProtocolError,
+        SideError::H2Protocol => Reason::UpstreamH2ProtocolError,
         SideError::Io(error) if error.kind() == io::ErrorKind::InvalidData => Reason::UpstreamTlsFailed,
         SideError::Io(_) => reset,
     }
@@ -51,8 +50,7 @@ pub(crate) fn downstream(error: &SideError) -> Reason {
         SideError::LengthMismatch => Reason::UpstreamTruncated,
         SideError::NotWritable => Reason::HeadNotWritable,
         SideError::ResponseHead(_) | SideError::OutOfBuffers => Reason::Internal,
-        SideError::H2(error) if error.is_io() => Reason::ClientClosed,
-        SideError::H2(_) => Reason::H2ProtocolError,
+        SideError::H2Protocol => Reason::H2ProtocolError,
     }
 }
 

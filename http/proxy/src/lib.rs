@@ -2,11 +2,10 @@
 
 mod chunk;
 pub mod conn;
-mod convert;
 pub mod core;
 mod exchange;
 mod fault;
-mod h2io;
+mod link;
 pub mod log;
 pub mod pool;
 pub mod reason;

@@ -9,6 +9,7 @@ use std::fmt::{self, Write as _};
 
 use http_gateway::chain::Cause;
 use http_wire::h1::{BodyError, RequestError, ResponseError, WriteError};
+use http_wire::h2::HeadError;
 
 /// Status codes of gRPC (grpc.io, statuscodes.md) that the proxy itself answers with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -406,6 +407,23 @@ same_names! { RequestError {
     HostConflict => HostConflict,
     TooManyConnectionOptions => TooManyConnectionOptions,
     ContentTypeRepeated => ContentTypeRepeated,
+} }
+
+// Of a request's head in HTTP/2. A malformed one has no answer.
+same_names! { HeadError {
+    Malformed => H2ProtocolError,
+    TooLarge => HeadTooLarge,
+    TooManyFields => TooManyFields,
+    BadMethod => BadMethod,
+    BadTarget => BadTarget,
+    BadHost => BadHost,
+    HostMissing => HostMissing,
+    HostConflict => HostConflict,
+    BadFieldName => BadFieldName,
+    BadFieldValue => BadFieldValue,
+    BadContentLength => BadContentLength,
+    ContentTypeRepeated => ContentTypeRepeated,
+    ConnectUnsupported => ConnectUnsupported,
 } }
 
 same_names! { ResponseError {

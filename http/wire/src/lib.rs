@@ -1,4 +1,4 @@
-//! HTTP on bytes: heads, the HTTP/1 codec, paths, addresses, the PROXY protocol, HTTP/2 frame budgets. No
+//! HTTP on bytes: heads, the HTTP/1 and HTTP/2 codecs, paths, addresses, the PROXY protocol. No
 //! socket, clock or random source; everything takes bytes and time and returns bytes, events and errors.
 //!
 //! Network input never panics here: every parser has vectors in its file and a target in `http/wire/fuzz`.
@@ -8,7 +8,6 @@ pub mod cookie;
 pub mod date;
 pub mod fields;
 pub mod forwarded;
-pub mod frame_meter;
 pub mod grpc;
 pub mod h1;
 pub mod h2;

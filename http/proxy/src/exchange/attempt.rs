@@ -19,6 +19,7 @@ use http_balance::{Outcome, Slot};
 use http_gateway::body_limit::BodyMeter;
 use http_wire::fields::FieldId;
 use http_wire::h1::{Persistence, RequestFraming};
+use http_wire::h2::SendError;
 use http_wire::head::{BodyLength, Method, Scheme, Version};
 use http_wire::number::Decimal;
 
@@ -30,7 +31,7 @@ use crate::reason::Reason;
 use crate::record::Stage;
 use crate::relay::{Direction, IdleLimits, Relay, RelayError};
 use crate::reply::Reply;
-use crate::side::{H2Side, ResponseInfo, Side, SideError};
+use crate::side::{ResponseInfo, Side, SideError};
 use crate::snapshot::{Forward, HostRewrite, IdempotencyKey, ListenerConfig, Route, UpstreamProtocol};
 use crate::upgrade;
 
@@ -313,27 +314,19 @@ impl Exchange<'_> {
 
     async fn open_stream(&mut self, lease: &Lease) -> Result<(Side, Held), (Reason, Cause)> {
         let stream = self.unless_gone(H2Lease::take(lease)).await.map_err(connect_failed)?;
-        let dead = |_error: h2::Error| (Reason::UpstreamGoaway, Cause::BeyondGoaway);
-        let mut send = stream.sender().map_err(dead)?;
         let is_upgrade = self.request.head.protocol().is_some();
         if is_upgrade {
             self.unless_gone(stream.settled(&lease.settings)).await.map_err(connect_failed)?;
-        }
-        if is_upgrade && !send.is_extended_connect_protocol_enabled() {
-            return Err((Reason::UpgradeRefused, Cause::Response));
+            if !stream.knows_extended_connect() {
+                return Err((Reason::UpgradeRefused, Cause::Response));
+            }
         }
         let scheme = if lease.settings.config().tls.is_some() { Scheme::Https } else { Scheme::Http };
         let body = if is_upgrade { BodyLength::Streamed } else { self.request.body };
-        let request =
-            crate::convert::request_to_h2(&self.request.head, body, self.request.te_trailers, scheme)
-                .map_err(|_unfit| (Reason::HeadNotWritable, Cause::Response))?;
-        match send.send_request(request, body == BodyLength::Empty) {
-            Ok((response, sender)) => {
-                Ok((Side::H2(H2Side::upstream(response, sender, body)), Held::H2(stream)))
-            }
-            Err(error) => {
-                stream.close();
-                Err(dead(error))
+        match stream.send(&self.request.head, body, self.request.te_trailers, scheme) {
+            Ok(side) => Ok((Side::H2(side), Held::H2(stream))),
+            Err(SendError::Closed | SendError::GoingAway) => {
+                Err((Reason::UpstreamGoaway, Cause::BeyondGoaway))
             }
         }
     }
@@ -417,7 +410,7 @@ impl Exchange<'_> {
             }
             RelayError::Upstream(error) => {
                 if let Held::H2(stream) = held
-                    && matches!(error, SideError::Refused | SideError::GoneAway | SideError::H2(_))
+                    && matches!(error, SideError::Refused | SideError::GoneAway | SideError::H2Protocol)
                 {
                     stream.close();
                 }

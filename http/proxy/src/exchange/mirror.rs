@@ -23,6 +23,7 @@ use http_balance::shed::{Class, LoadSign};
 use http_balance::stable_hash;
 use http_wire::fields::{FieldError, FieldId, FieldSet, Fields};
 use http_wire::h1::{Persistence, RequestFraming};
+use http_wire::h2::SendError;
 use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Scheme};
 use http_wire::number::Decimal;
 
@@ -35,7 +36,7 @@ use crate::pool::{self, Admitted, Cluster, Fresh, H2Lease, Lease};
 use crate::reason::Reason;
 use crate::record::MirrorEnd;
 use crate::relay::Copied;
-use crate::side::{BodyEvent, H2Side, Side, SideError};
+use crate::side::{BodyEvent, Side, SideError};
 use crate::snapshot::{Forward, HostRewrite, Mirror, UpstreamProtocol};
 
 /// Bytes of a mirror's answer that are read, so that its connection can be used again; a longer answer is cut.
@@ -281,14 +282,10 @@ impl Copy {
                 let opened = H2Lease::take(&self.lease).await;
                 self.count_opened(opened.as_ref().map(|stream| stream.is_reused).map_err(|r| *r));
                 let stream = opened.map_err(not_connected)?;
-                let mut send = stream.sender().map_err(gone)?;
                 let is_tls = self.lease.settings.config().tls.is_some();
                 let scheme = if is_tls { Scheme::Https } else { Scheme::Http };
-                let request = crate::convert::request_to_h2(&self.head, self.body, self.te_trailers, scheme);
-                let request = request.map_err(|_unfit| NOT_WRITABLE)?;
-                let sent = send.send_request(request, self.body == BodyLength::Empty);
-                let (response, sender) = sent.inspect_err(|_gone| stream.close()).map_err(gone)?;
-                Ok((Side::H2(H2Side::upstream(response, sender, self.body)), Held::H2(stream)))
+                let side = stream.send(&self.head, self.body, self.te_trailers, scheme).map_err(gone)?;
+                Ok((Side::H2(side), Held::H2(stream)))
             }
         }
     }
@@ -325,7 +322,7 @@ fn not_connected(reason: Reason) -> Failure {
     (MirrorEnd::NotConnected, fault::outcome(reason, false))
 }
 
-fn gone(_error: h2::Error) -> Failure {
+fn gone(_error: SendError) -> Failure {
     (MirrorEnd::Broken, Outcome::Abandoned)
 }
 

@@ -22,10 +22,10 @@ use http_gateway::client_limit::LimitScope;
 use http_wire::fields::FieldId;
 use http_wire::grpc;
 use http_wire::h1::{Persistence, ResponseFraming};
+use http_wire::h2::ErrorCode;
 use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Version};
 use http_wire::number::hex_digits;
 
-#[cfg(test)]
 pub(crate) use self::attempt::INTERIM_RESPONSES_MAX;
 pub(crate) use self::place::{Done, Place, Work, run_in_place};
 use crate::conn::ConnInfo;
@@ -331,7 +331,7 @@ impl<'a> Exchange<'a> {
     fn abort(&mut self) -> Next {
         if let Side::H2(side) = self.downstream {
             let client_left = matches!(self.outcome.reason, Reason::ClientReset | Reason::ClientClosed);
-            side.reset(if client_left { h2::Reason::CANCEL } else { h2::Reason::INTERNAL_ERROR });
+            side.reset(if client_left { ErrorCode::CANCEL } else { ErrorCode::INTERNAL_ERROR });
         }
         Next::Abort
     }

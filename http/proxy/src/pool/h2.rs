@@ -21,17 +21,17 @@ use std::time::Duration;
 use core_runtime::clock;
 use core_runtime::sync::Signal;
 use core_runtime::timer::Deadline;
-use h2::client::SendRequest;
+use http_wire::h2::SendError;
+use http_wire::head::{BodyLength, RequestHead, Scheme};
 
 use super::{Endpoint, Lease, Settings};
-use crate::chunk::Chunk;
-use crate::h2io::InputProbe;
+use crate::link::{Inbox, Link};
 use crate::reason::Reason;
+use crate::side::H2Side;
 
 #[derive(Debug)]
 struct H2Connection {
-    /// Sends nothing itself, requests go out on clones; it is asked whether the connection takes new streams.
-    send: RefCell<SendRequest<Chunk>>,
+    link: Rc<Link>,
     streams: Cell<usize>,
     streams_max: usize,
     /// No new stream: GOAWAY was seen, the connection failed, or it is too old.
@@ -43,9 +43,6 @@ struct H2Connection {
     /// The peer's SETTINGS have come (RFC 9113 §3.4).
     is_settled: Cell<bool>,
     settled: Signal,
-    input: InputProbe,
-    /// Wakes the connection's task: it is to end when nothing runs on it, or to look at what has come.
-    wake: Signal,
 }
 
 #[derive(Debug, Default)]
@@ -91,9 +88,9 @@ impl H2Lease {
         if pool.line.borrow().is_empty()
             && let Some(mut connection) = pool.best()
         {
-            if connection.streams.get() == 0 && connection.input.waits() {
+            if connection.streams.get() == 0 && connection.link.has_input() {
                 // An end or a GOAWAY may have come while it was idle: its task looks first (C19, C22).
-                connection.wake.notify_all();
+                connection.link.wake_task();
                 core_runtime::yield_now().await;
                 match pool.best() {
                     Some(after) => connection = after,
@@ -133,16 +130,27 @@ impl H2Lease {
         Self { connection, endpoint: Rc::clone(endpoint), is_reused: connect.is_none(), connect }
     }
 
-    /// A handle for sending one request.
+    /// Sends a request on its stream.
     ///
     /// # Errors
-    /// The connection's error; nothing was sent then.
-    pub(crate) fn sender(&self) -> Result<SendRequest<Chunk>, h2::Error> {
-        if let Some(error) = self.connection.error() {
-            self.close();
-            return Err(error);
-        }
-        Ok(self.connection.send.borrow().clone())
+    /// The connection takes no new streams; nothing was sent.
+    pub(crate) fn send(
+        &self,
+        head: &RequestHead,
+        body: BodyLength,
+        te_trailers: bool,
+        scheme: Scheme,
+    ) -> Result<Box<H2Side>, SendError> {
+        let link = &self.connection.link;
+        let sent =
+            link.with_codec(|codec| codec.send_request(head, body, te_trailers, scheme, Inbox::default()));
+        let key = sent.inspect_err(|_gone| self.close())?;
+        Ok(H2Side::upstream(Rc::clone(link), key, body))
+    }
+
+    /// Whether the backend knows extended CONNECT (RFC 8441 §3), once it has [`H2Lease::settled`].
+    pub(crate) fn knows_extended_connect(&self) -> bool {
+        self.connection.link.look(|codec| codec.peer_knows_extended_connect())
     }
 
     /// Waits for the peer's SETTINGS: only they tell whether it knows extended CONNECT (RFC 8441 §3).
@@ -178,7 +186,7 @@ impl Drop for H2Lease {
         if streams == 0 {
             self.connection.idle_since.set(clock::now());
             if self.connection.is_closing.get() {
-                self.connection.wake.notify_all();
+                self.connection.link.wake_task();
             }
         }
         self.endpoint.h2.call_line(&self.endpoint);
@@ -188,22 +196,13 @@ impl Drop for H2Lease {
 impl H2Connection {
     fn has_room(&self) -> bool {
         let streams = self.streams.get();
+        let (peer_max, may_open) = self.link.look(|codec| (codec.peer_streams_max(), codec.may_open()));
         let limit = if self.is_settled.get() {
-            self.streams_max.min(self.send.borrow().current_max_send_streams())
+            self.streams_max.min(usize::try_from(peer_max).unwrap_or(usize::MAX))
         } else {
             1
         };
-        !self.is_closing.get() && streams < limit
-    }
-
-    /// Why no stream can be opened any more.
-    fn error(&self) -> Option<h2::Error> {
-        // This handle never has a request of its own pending, so the answer is always there at once.
-        let mut cx = Context::from_waker(Waker::noop());
-        match self.send.borrow_mut().poll_ready(&mut cx) {
-            Poll::Ready(Err(error)) => Some(error),
-            Poll::Ready(Ok(())) | Poll::Pending => None,
-        }
+        !self.is_closing.get() && may_open && streams < limit
     }
 }
 
@@ -303,7 +302,7 @@ impl Pool {
             let is_idle = connection.streams.get() == 0;
             if is_idle && now.saturating_sub(connection.idle_since.get()) >= idle_timeout {
                 connection.is_closing.set(true);
-                connection.wake.notify_all();
+                connection.link.wake_task();
             }
         }
     }

@@ -1,51 +1,41 @@
-//! One HTTP/2 stream as a side, downstream or upstream. The connection's own task does the reading and writing;
-//! here only frames are handed to and taken from the h2 crate.
+//! One HTTP/2 stream as a side, downstream or upstream. The connection's own task reads and writes; here pieces are
+//! taken from the stream's inbox and frames put into the connection's output.
 //!
 //! Credit: received bytes are acknowledged when the relay takes them, which it does only when the other side has
-//! room, so one slow stream holds its own window and nothing of the connection's (C18). Capacity is asked for
-//! exactly the chunk that waits.
+//! room, so one slow stream holds its own window and nothing of the connection's (C18).
 
-use std::future::Future as _;
-use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
-use h2::client::ResponseFuture;
-use h2::server::SendResponse;
-use h2::{Reason, RecvStream, SendStream};
 use http_wire::fields::Fields;
-use http_wire::head::{BodyLength, Method, ResponseHead};
+use http_wire::h2::{ErrorCode, HeadError, ResponseMeta, SendError, StreamFault, StreamKey};
+use http_wire::head::{BodyLength, ResponseHead};
 
 use super::{BodyEvent, SideError};
 use crate::chunk::Chunk;
-use crate::convert::{self, H2ResponseMeta};
-use crate::h2io::FrameLedger;
+use crate::link::{Link, Piece};
+use crate::reason::Reason;
 
-#[derive(Debug)]
-enum Sender {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
     /// Downstream before the response head.
-    Respond(SendResponse<Chunk>),
-    Body(SendStream<Chunk>),
+    Head,
+    Body,
     /// END_STREAM has been sent, or the stream was reset.
     Ended,
 }
 
 #[derive(Debug)]
 pub(crate) struct H2Side {
-    receive: Option<RecvStream>,
+    link: Rc<Link>,
+    key: StreamKey,
     /// The incoming message has ended.
     receive_ended: bool,
-    sender: Sender,
-    /// Downstream: what tells that the client cancelled, once the head has gone.
-    response: Option<ResponseFuture>,
+    sending: Sending,
     /// A chunk that waits for the peer's window, and whether it ends the stream.
     waiting: Option<(Chunk, StreamEnd)>,
     /// Body bytes still to send by the announced length.
     left_bytes: Option<u64>,
-    /// Where DATA sent to a client is noted.
-    ledger: FrameLedger,
-    /// The peer broke a rule of the stream, which made the h2 crate reset it.
-    has_provoked_reset: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,36 +45,20 @@ enum StreamEnd {
 }
 
 impl H2Side {
-    /// A request that a client began.
-    pub(crate) fn downstream(
-        receive: RecvStream,
-        respond: SendResponse<Chunk>,
-        ledger: FrameLedger,
-    ) -> Box<Self> {
-        let receive_ended = receive.is_end_stream();
-        Box::new(Self {
-            receive: Some(receive),
-            receive_ended,
-            sender: Sender::Respond(respond),
-            response: None,
-            waiting: None,
-            left_bytes: None,
-            ledger,
-            has_provoked_reset: false,
-        })
+    /// A request that a client began. `receive_ended`: it has no body.
+    pub(crate) fn downstream(link: Rc<Link>, key: StreamKey, receive_ended: bool) -> Box<Self> {
+        Box::new(Self { link, key, receive_ended, sending: Sending::Head, waiting: None, left_bytes: None })
     }
 
     /// A request that was just sent to a backend.
-    pub(crate) fn upstream(response: ResponseFuture, send: SendStream<Chunk>, body: BodyLength) -> Box<Self> {
+    pub(crate) fn upstream(link: Rc<Link>, key: StreamKey, body: BodyLength) -> Box<Self> {
         Box::new(Self {
-            receive: None,
+            link,
+            key,
             receive_ended: false,
-            sender: if body == BodyLength::Empty { Sender::Ended } else { Sender::Body(send) },
-            response: Some(response),
+            sending: if body == BodyLength::Empty { Sending::Ended } else { Sending::Body },
             waiting: None,
             left_bytes: exact(body),
-            ledger: FrameLedger::default(),
-            has_provoked_reset: false,
         })
     }
 
@@ -92,21 +66,9 @@ impl H2Side {
     pub(crate) fn poll_response_head(
         &mut self,
         cx: &mut Context<'_>,
-        request_method: Method,
         head: &mut ResponseHead,
-    ) -> Poll<Result<H2ResponseMeta, SideError>> {
-        let Some(response) = &mut self.response else { return Poll::Ready(Err(SideError::Closed)) };
-        if let Poll::Ready(Some(interim)) = response.poll_informational(cx) {
-            let (parts, ()) = interim?.into_parts();
-            let meta = convert::response_from_h2(&parts, request_method, false, head);
-            return Poll::Ready(meta.map_err(SideError::Refuse));
-        }
-        let (parts, receive) = ready!(Pin::new(response).poll(cx))?.into_parts();
-        self.response = None;
-        self.receive_ended = receive.is_end_stream();
-        let meta = convert::response_from_h2(&parts, request_method, self.receive_ended, head);
-        self.receive = Some(receive);
-        Poll::Ready(meta.map_err(SideError::Refuse))
+    ) -> Poll<Result<ResponseMeta, SideError>> {
+        self.link.poll_head(self.key, cx, head).map_err(SideError::from)
     }
 
     /// Sends a response head to the client. `body` says what follows, `length` what is announced.
@@ -116,90 +78,69 @@ impl H2Side {
         body: BodyLength,
         length: Option<u64>,
     ) -> Result<(), SideError> {
-        let response = convert::response_to_h2(head, length).map_err(|_unfit| SideError::NotWritable)?;
-        let Sender::Respond(respond) = &mut self.sender else { return Err(SideError::NotWritable) };
-        if head.is_interim() {
-            return respond.send_informational(response).map_err(SideError::from);
+        if self.sending != Sending::Head {
+            return Err(SideError::NotWritable);
         }
         let is_end = body == BodyLength::Empty;
-        let send = respond.send_response(response, is_end)?;
-        self.left_bytes = exact(body);
-        self.sender = if is_end { Sender::Ended } else { Sender::Body(send) };
+        let sent = self.link.with_codec(|codec| codec.send_response(self.key, head, length, is_end));
+        sent.map_err(|error| self.why_closed(error))?;
+        if !head.is_interim() {
+            self.left_bytes = exact(body);
+            self.sending = if is_end { Sending::Ended } else { Sending::Body };
+        }
         Ok(())
     }
 
     pub(crate) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Result<BodyEvent, SideError>> {
-        let Some(receive) = &mut self.receive else { return Poll::Ready(Err(SideError::Closed)) };
         if self.receive_ended {
             return Poll::Ready(Ok(BodyEvent::End(None)));
         }
-        while let Some(data) = ready!(receive.poll_data(cx)) {
-            let data =
-                data.inspect_err(|error| self.has_provoked_reset |= error.is_reset() && error.is_library())?;
-            receive.flow_control().release_capacity(data.len())?;
-            if data.is_empty() {
-                continue;
-            }
-            let chunk = Chunk::Shared(data);
-            if receive.is_end_stream() {
-                self.receive_ended = true;
-                return Poll::Ready(Ok(BodyEvent::Last(chunk)));
-            }
-            return Poll::Ready(Ok(BodyEvent::Data(chunk)));
-        }
-        let trailers = ready!(receive.poll_trailers(cx))
-            .inspect_err(|error| self.has_provoked_reset |= error.is_reset() && error.is_library())?;
+        let event = match ready!(self.link.poll_piece(self.key, cx))? {
+            Piece::Data(chunk) => return Poll::Ready(Ok(BodyEvent::Data(chunk))),
+            Piece::Last(chunk) => BodyEvent::Last(chunk),
+            Piece::End(trailers) => BodyEvent::End(trailers.filter(|fields| !fields.is_empty())),
+        };
         self.receive_ended = true;
-        Poll::Ready(Ok(BodyEvent::End(trailers.as_ref().map(convert::trailers_from_h2))))
+        Poll::Ready(Ok(event))
     }
 
     pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SideError>> {
         while let Some((mut chunk, end)) = self.waiting.take() {
-            let Sender::Body(send) = &mut self.sender else { return Poll::Ready(Err(SideError::Closed)) };
-            let capacity = match send.capacity() {
-                0 => match send.poll_capacity(cx) {
-                    Poll::Ready(Some(capacity)) => capacity?,
-                    Poll::Ready(None) => return Poll::Ready(Err(self.why_closed(cx))),
-                    Poll::Pending => {
-                        self.waiting = Some((chunk, end));
-                        return Poll::Pending;
-                    }
-                },
-                capacity => capacity,
+            let room = match self.link.poll_room(self.key, cx) {
+                Poll::Ready(room) => room.map_err(|error| self.why_closed(error))?,
+                Poll::Pending => {
+                    self.waiting = Some((chunk, end));
+                    return Poll::Pending;
+                }
             };
-            if capacity >= chunk.len() {
-                self.send_now(chunk, end)?;
-            } else if capacity > 0 {
-                let part = chunk.split_to(capacity);
-                self.ledger.note_data_sent(part.len());
-                send.send_data(part, false)?;
-                send.reserve_capacity(chunk.len());
-                self.waiting = Some((chunk, end));
+            if room >= chunk.len() {
+                self.send_now(chunk.as_slice(), end)?;
             } else {
+                self.send_now(chunk.as_slice().get(..room).unwrap_or(&[]), StreamEnd::Later)?;
+                chunk.consume(room);
                 self.waiting = Some((chunk, end));
             }
         }
         Poll::Ready(Ok(()))
     }
 
-    /// A stream without capacity for good was reset; the reset says why.
-    fn why_closed(&mut self, cx: &mut Context<'_>) -> SideError {
-        let Sender::Body(send) = &mut self.sender else { return SideError::Closed };
-        match send.poll_reset(cx) {
-            Poll::Ready(Ok(_)) => SideError::Cancelled,
-            Poll::Ready(Err(error)) => error.into(),
-            Poll::Pending => SideError::Closed,
-        }
-    }
-
-    fn send_now(&mut self, chunk: Chunk, end: StreamEnd) -> Result<(), SideError> {
-        let Sender::Body(send) = &mut self.sender else { return Err(SideError::Closed) };
-        self.ledger.note_data_sent(chunk.len());
-        send.send_data(chunk, end == StreamEnd::Here)?;
-        if end == StreamEnd::Here {
-            self.sender = Sender::Ended;
+    fn send_now(&mut self, bytes: &[u8], end: StreamEnd) -> Result<(), SideError> {
+        let is_end = end == StreamEnd::Here;
+        let sent = self.link.with_codec(|codec| codec.send_data(self.key, bytes, is_end));
+        sent.map_err(|error| self.why_closed(error))?;
+        if is_end {
+            self.sending = Sending::Ended;
         }
         Ok(())
+    }
+
+    /// A stream on which nothing can be sent any more; what ended it says why.
+    fn why_closed(&self, error: SendError) -> SideError {
+        match (error, self.link.fault(self.key)) {
+            (SendError::GoingAway, _) => SideError::GoneAway,
+            (SendError::Closed, Some(fault)) => fault.into(),
+            (SendError::Closed, None) => SideError::Closed,
+        }
     }
 
     pub(crate) fn send_body(&mut self, event: BodyEvent) -> Result<(), SideError> {
@@ -220,11 +161,13 @@ impl H2Side {
             }
         }
         // An answer to HEAD or a 304 has ended with its head: the body is not part of it.
-        let Sender::Body(send) = &mut self.sender else { return Ok(()) };
-        if send.capacity() >= chunk.len() {
-            return self.send_now(chunk, end);
+        if self.sending != Sending::Body {
+            return Ok(());
         }
-        send.reserve_capacity(chunk.len());
+        let room = self.link.with_codec(|codec| codec.room(self.key));
+        if room.map_err(|error| self.why_closed(error))? >= chunk.len() {
+            return self.send_now(chunk.as_slice(), end);
+        }
         self.waiting = Some((chunk, end));
         Ok(())
     }
@@ -233,16 +176,15 @@ impl H2Side {
         if self.left_bytes.is_some_and(|left| left > 0) {
             return Err(SideError::LengthMismatch);
         }
-        let Sender::Body(send) = &mut self.sender else { return Ok(()) };
-        match trailers.filter(|fields| !fields.is_empty()) {
-            Some(fields) => {
-                let trailers = convert::trailers_to_h2(&fields).map_err(|_unfit| SideError::NotWritable)?;
-                send.send_trailers(trailers)?;
-            }
-            None => send.send_data(Chunk::Shared(Bytes::new()), true)?,
+        if self.sending != Sending::Body {
+            return Ok(());
         }
-        self.sender = Sender::Ended;
-        Ok(())
+        self.sending = Sending::Ended;
+        let sent = self.link.with_codec(|codec| match &trailers {
+            Some(fields) if !fields.is_empty() => codec.send_trailers(self.key, fields),
+            _ => codec.send_data(self.key, &[], true),
+        });
+        sent.map_err(|error| self.why_closed(error))
     }
 
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SideError>> {
@@ -250,22 +192,10 @@ impl H2Side {
     }
 
     pub(crate) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let reset = match &mut self.sender {
-            Sender::Respond(respond) => respond.poll_reset(cx),
-            Sender::Body(send) => send.poll_reset(cx),
-            Sender::Ended => return Poll::Pending,
-        };
-        // Who reset is not told; a peer that gives up says so with one of these codes.
-        if let Poll::Ready(Ok(reason)) = &reset {
-            let gives_up = matches!(*reason, Reason::NO_ERROR | Reason::CANCEL | Reason::REFUSED_STREAM);
-            self.has_provoked_reset |= !gives_up;
+        if self.sending == Sending::Ended {
+            return Poll::Pending;
         }
-        reset.map(drop)
-    }
-
-    /// Whether the h2 crate had to reset the stream for what the peer did on it (CVE-2025-8671).
-    pub(crate) fn has_provoked_reset(&self) -> bool {
-        self.has_provoked_reset
+        self.link.poll_fault(self.key, cx).map(drop)
     }
 
     /// Whether the incoming message has been received to its end.
@@ -274,18 +204,52 @@ impl H2Side {
     }
 
     /// Resets the stream.
-    pub(crate) fn reset(&mut self, reason: Reason) {
-        match &mut self.sender {
-            Sender::Respond(respond) => respond.send_reset(reason),
-            Sender::Body(send) => send.send_reset(reason),
-            Sender::Ended => {}
-        }
-        self.sender = Sender::Ended;
+    pub(crate) fn reset(&mut self, code: ErrorCode) {
+        self.link.reset(self.key, code);
+        self.sending = Sending::Ended;
     }
 
     /// An extended CONNECT was accepted: DATA frames pass both ways until both ended (RFC 8441 §5).
     pub(crate) fn become_tunnel(&mut self) {
         self.left_bytes = None;
+    }
+}
+
+impl Drop for H2Side {
+    fn drop(&mut self) {
+        self.link.release(self.key);
+    }
+}
+
+impl From<StreamFault> for SideError {
+    fn from(fault: StreamFault) -> Self {
+        match fault {
+            StreamFault::Reset(ErrorCode::REFUSED_STREAM) => Self::Refused,
+            StreamFault::Reset(_) => Self::Cancelled,
+            StreamFault::GoneAway => Self::GoneAway,
+            StreamFault::Broken => Self::H2Protocol,
+            StreamFault::Head(error) => Self::Refuse(upstream_reason(error)),
+            StreamFault::Lost => Self::Closed,
+        }
+    }
+}
+
+/// What is wrong with a backend's head. Those of a request do not come up in a response.
+fn upstream_reason(error: HeadError) -> Reason {
+    match error {
+        HeadError::TooLarge => Reason::UpstreamHeadTooLarge,
+        HeadError::TooManyFields => Reason::UpstreamTooManyFields,
+        HeadError::BadFieldName => Reason::UpstreamBadFieldName,
+        HeadError::BadFieldValue => Reason::UpstreamBadFieldValue,
+        HeadError::BadContentLength => Reason::UpstreamBadContentLength,
+        HeadError::Malformed
+        | HeadError::BadMethod
+        | HeadError::BadTarget
+        | HeadError::BadHost
+        | HeadError::HostMissing
+        | HeadError::HostConflict
+        | HeadError::ContentTypeRepeated
+        | HeadError::ConnectUnsupported => Reason::UpstreamH2ProtocolError,
     }
 }
 

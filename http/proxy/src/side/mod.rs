@@ -62,7 +62,8 @@ pub(crate) enum SideError {
     NotWritable,
     /// The core's buffers are used up.
     OutOfBuffers,
-    H2(::h2::Error),
+    /// The peer broke the rules of HTTP/2.
+    H2Protocol,
     Io(io::Error),
 }
 
@@ -72,19 +73,6 @@ impl From<io::Error> for SideError {
             io::ErrorKind::UnexpectedEof => Self::Truncated,
             io::ErrorKind::OutOfMemory => Self::OutOfBuffers,
             _ => Self::Io(error),
-        }
-    }
-}
-
-impl From<::h2::Error> for SideError {
-    fn from(error: ::h2::Error) -> Self {
-        match error.reason() {
-            Some(::h2::Reason::REFUSED_STREAM) => Self::Refused,
-            Some(::h2::Reason::NO_ERROR) if error.is_go_away() && error.is_remote() => Self::GoneAway,
-            Some(_) if error.is_reset() && error.is_remote() => Self::Cancelled,
-            // The connection broke under the stream.
-            _ if error.is_io() => error.into_io().map_or(Self::Closed, Self::Io),
-            _ => Self::H2(error),
         }
     }
 }
@@ -119,7 +107,7 @@ impl Side {
                 declared_length: meta.declared_length,
                 persistence: meta.persistence,
             }),
-            Self::H2(side) => side.poll_response_head(cx, request_method, head).map_ok(|meta| ResponseInfo {
+            Self::H2(side) => side.poll_response_head(cx, head).map_ok(|meta| ResponseInfo {
                 body: meta.body,
                 declared_length: meta.declared_length,
                 persistence: Persistence::KeepAlive,

@@ -56,9 +56,10 @@ impl Events for Log {
         assert!(!bytes.is_empty());
         self.data_bytes += bytes.len();
         let start = format!("{stream} data ");
+        let text: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         match self.lines.last_mut() {
-            Some(last) if last.starts_with(&start) => last.push_str(&format!("{bytes:?}").replace(['[', ']'], ",")),
-            _ => self.lines.push(start + &format!("{bytes:?}").replace(['[', ']'], ",")),
+            Some(last) if last.starts_with(&start) => last.push_str(&text),
+            _ => self.lines.push(start + &text),
         }
     }
 

@@ -1,10 +1,8 @@
 //! The task of one upstream HTTP/2 connection: dials, then reads, writes and pings until it is over. Started by the
 //! pool; tells the pool how it goes.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::poll_fn;
-use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -12,13 +10,12 @@ use std::time::Duration;
 use core_runtime::clock;
 use core_runtime::sync::Signal;
 use core_runtime::timer::Deadline;
-use h2::client::Connection;
-use h2::{Ping, PingPong};
+use http_wire::h2::{Config, Connection, HeadLimits, Role, StreamFault};
+use http_wire::head::Scheme;
 
 use super::H2Connection;
-use crate::chunk::Chunk;
-use crate::h2io::H2Io;
-use crate::pool::{Endpoint, Settings, dial};
+use crate::link::{Link, LinkEnd};
+use crate::pool::{Endpoint, RESPONSE_LIMITS, Settings, dial};
 use crate::reason::Reason;
 use crate::snapshot::PoolConfig;
 
@@ -27,32 +24,22 @@ use crate::snapshot::PoolConfig;
 const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
 /// RFC 9113 §6.9.1.
 const WINDOW_BYTES_MAX: u32 = (1 << 31) - 1;
-/// Bytes of one stream that wait in the h2 crate for the peer's window.
-const SEND_BUFFER_BYTES_MAX: usize = 64 * 1024;
-const HEADER_LIST_BYTES_MAX: u32 = 64 * 1024;
-/// Streams that we reset and whose late frames are dropped quietly for [`RESET_MEMORY`].
-const RESET_STREAMS_MAX: usize = 4096;
-const RESET_MEMORY: Duration = Duration::from_secs(10);
-/// Overhead of small DATA frames that may wait for a slow reader. The crate ends the connection beyond it, and one
-/// slow gRPC client must not do that to the streams of the others.
-const SMALL_DATA_OVERHEAD_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-type Link = Connection<H2Io, Chunk>;
+const HEADER_LIST_BYTES_MAX: usize = 64 * 1024;
+/// A payload that fills a buffer of the pool.
+const FRAME_BYTES_MAX: u32 = 16_384;
 
 /// Dials and runs a connection to its end.
 pub(super) async fn run(settings: Rc<Settings>, endpoint: Rc<Endpoint>) {
-    let (io, link, shared, mut timers) = match open(&settings, &endpoint).await {
+    let (shared, mut timers) = match open(&settings, &endpoint).await {
         Ok(opened) => opened,
         Err(reason) => return endpoint.h2.failed(reason),
     };
     drop(settings);
     endpoint.h2.joined(&shared, &endpoint);
-    let reason = drive(&io, link, &shared, &endpoint, &mut timers).await;
+    let (reason, fault) = drive(&shared, &endpoint, &mut timers).await;
     endpoint.h2.left(&shared, &endpoint, reason);
-    // What the crate still wants to say (GOAWAY) leaves if the socket takes it at once.
-    match poll_fn(|cx| Poll::Ready(io.poll_drain(cx))).await {
-        Poll::Ready(Ok(()) | Err(io::Error { .. })) | Poll::Pending => {}
-    }
+    // What is still to be said (GOAWAY) has left if the socket took it at once.
+    shared.link.close(fault);
 }
 
 /// What limits the silence of a peer.
@@ -62,23 +49,14 @@ struct Timers {
     keep_alive: KeepAlive,
 }
 
-async fn open(
-    settings: &Settings,
-    endpoint: &Endpoint,
-) -> Result<(H2Io, Link, Rc<H2Connection>, Timers), Reason> {
+async fn open(settings: &Settings, endpoint: &Endpoint) -> Result<(Rc<H2Connection>, Timers), Reason> {
     let config = settings.config();
     let settle = Deadline::new();
     settle.set_after(config.connect_timeout);
     let (transport, connect) = dial::dial(settings, endpoint).await?;
-    let io = H2Io::new(transport, None, None);
-    // Only writes the preface and SETTINGS into memory.
-    let (send, mut link) = builder(&config.pool)
-        .handshake::<_, Chunk>(io.clone())
-        .await
-        .map_err(|_failed| Reason::UpstreamConnectFailed)?;
-    let keep_alive = KeepAlive::new(link.ping_pong(), &config.pool);
+    let keep_alive = KeepAlive::new(&config.pool);
     let shared = Rc::new(H2Connection {
-        send: RefCell::new(send),
+        link: Link::new(transport, None, Connection::new(Role::Client, codec_config(&config.pool))),
         streams: Cell::new(0),
         streams_max: usize::try_from(config.pool.h2_streams_max).unwrap_or(usize::MAX),
         is_closing: Cell::new(false),
@@ -87,77 +65,69 @@ async fn open(
         connect: Cell::new(Some(connect)),
         is_settled: Cell::new(false),
         settled: Signal::new(),
-        input: io.input_probe(),
-        wake: Signal::new(),
     });
-    Ok((io, link, shared, Timers { settle, keep_alive }))
+    Ok((shared, Timers { settle, keep_alive }))
 }
 
-fn builder(config: &PoolConfig) -> h2::client::Builder {
-    let connection_window = STREAM_WINDOW_BYTES.saturating_mul(config.h2_streams_max).min(WINDOW_BYTES_MAX);
-    let mut builder = h2::client::Builder::new();
-    builder
-        .initial_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(connection_window)
-        .max_send_buffer_size(SEND_BUFFER_BYTES_MAX)
-        .max_header_list_size(HEADER_LIST_BYTES_MAX)
-        .max_concurrent_reset_streams(RESET_STREAMS_MAX)
-        .reset_stream_duration(RESET_MEMORY)
+fn codec_config(config: &PoolConfig) -> Config {
+    Config {
+        streams_max: 0,
+        stream_window_bytes: STREAM_WINDOW_BYTES,
+        connection_window_bytes: STREAM_WINDOW_BYTES
+            .saturating_mul(config.h2_streams_max)
+            .min(WINDOW_BYTES_MAX),
+        frame_bytes_max: FRAME_BYTES_MAX,
+        head: HeadLimits { list_bytes_max: HEADER_LIST_BYTES_MAX, fields_max: RESPONSE_LIMITS.fields_max },
+        extended_connect: false,
+        scheme: Scheme::Http,
         // Clients that cancel make us reset; what a backend sends meanwhile is no attack of the backend's.
-        .max_local_error_reset_streams(None)
-        .data_frame_budget(SMALL_DATA_OVERHEAD_BYTES_MAX)
-        .enable_push(false);
-    builder
+        budgets: None,
+    }
 }
 
 /// Reads, writes and pings until the connection is over or is told to retire and has no streams left. Says why, for
-/// a connection whose peer never spoke.
+/// a connection whose peer never spoke, and what the end is for its streams.
 async fn drive(
-    io: &H2Io,
-    mut link: Link,
     shared: &Rc<H2Connection>,
     endpoint: &Rc<Endpoint>,
     timers: &mut Timers,
-) -> Reason {
+) -> (Reason, StreamFault) {
+    let link = &shared.link;
     poll_fn(|cx| {
-        shared.wake.register(cx);
-        let polled = Pin::new(&mut link).poll(cx);
-        let drained = io.poll_drain(cx);
-        match (polled, drained) {
-            (Poll::Ready(Err(error)), _) if !error.is_io() => {
-                return Poll::Ready(Reason::UpstreamH2ProtocolError);
+        match link.poll_io(cx, None) {
+            Poll::Ready(LinkEnd::Fault(_)) => {
+                return Poll::Ready((Reason::UpstreamH2ProtocolError, StreamFault::Broken));
             }
-            (Poll::Ready(Ok(()) | Err(_)), _) | (_, Poll::Ready(Err(_))) => {
-                return Poll::Ready(Reason::UpstreamConnectFailed);
-            }
-            (Poll::Pending, Poll::Ready(Ok(())) | Poll::Pending) => {}
+            Poll::Ready(LinkEnd::Closed | LinkEnd::Broken) => return Poll::Ready(LOST),
+            Poll::Pending => {}
         }
         if !shared.is_settled.get() {
-            if io.has_first_frame() {
+            if link.look(Connection::is_settled) {
                 endpoint.h2.settled(shared, endpoint);
             } else if timers.settle.poll_expired(cx).is_ready() {
-                return Poll::Ready(Reason::UpstreamConnectTimeout);
+                return Poll::Ready((Reason::UpstreamConnectTimeout, StreamFault::Lost));
             }
         }
-        if timers.keep_alive.poll_silent(cx).is_ready() {
-            return Poll::Ready(Reason::UpstreamConnectFailed);
+        if timers.keep_alive.poll_silent(link, cx).is_ready() {
+            return Poll::Ready(LOST);
         }
-        if shared.error().is_some() {
+        if !link.look(Connection::may_open) {
             // GOAWAY: streams that the peer has seen go on (RFC 9113 §6.8).
             endpoint.h2.closing(shared, endpoint);
         }
         if shared.streams.get() > 0 {
             return Poll::Pending;
         }
-        io.release_buffers();
-        if shared.is_closing.get() { Poll::Ready(Reason::UpstreamConnectFailed) } else { Poll::Pending }
+        link.release_buffers();
+        if shared.is_closing.get() { Poll::Ready(LOST) } else { Poll::Pending }
     })
     .await
 }
 
+const LOST: (Reason, StreamFault) = (Reason::UpstreamConnectFailed, StreamFault::Lost);
+
 /// PINGs an upstream connection, so that a dead one is found before a request is lost on it (RFC 9113 §6.7).
 struct KeepAlive {
-    pings: Option<PingPong>,
     interval: Option<Duration>,
     timeout: Duration,
     deadline: Deadline,
@@ -165,32 +135,29 @@ struct KeepAlive {
 }
 
 impl KeepAlive {
-    fn new(pings: Option<PingPong>, config: &PoolConfig) -> Self {
+    fn new(config: &PoolConfig) -> Self {
         let deadline = Deadline::new();
         if let Some(interval) = config.h2_ping_interval {
             deadline.set_after(interval);
         }
         let (interval, timeout) = (config.h2_ping_interval, config.h2_ping_timeout);
-        Self { pings, interval, timeout, deadline, is_waiting: false }
+        Self { interval, timeout, deadline, is_waiting: false }
     }
 
     /// Ready when the peer has not answered in time.
-    fn poll_silent(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let (Some(pings), Some(interval)) = (&mut self.pings, self.interval) else { return Poll::Pending };
-        if self.is_waiting && pings.poll_pong(cx).is_ready() {
+    fn poll_silent(&mut self, link: &Link, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(interval) = self.interval else { return Poll::Pending };
+        if self.is_waiting && link.look(Connection::has_pong) {
             self.is_waiting = false;
             self.deadline.set_after(interval);
         }
         while self.deadline.poll_expired(cx).is_ready() {
-            if self.is_waiting || pings.send_ping(Ping::opaque()).is_err() {
+            if self.is_waiting {
                 return Poll::Ready(());
             }
             self.is_waiting = true;
+            link.with_codec(Connection::ping);
             self.deadline.set_after(self.timeout);
-            if pings.poll_pong(cx).is_ready() {
-                self.is_waiting = false;
-                self.deadline.set_after(interval);
-            }
         }
         Poll::Pending
     }
