@@ -125,8 +125,8 @@ enum decision {
 	DECISION_FORWARD_ICMP,      // encapsulated: an ICMP error, by the flow that it quotes
 	DECISION_LOCAL,             // passed: this host is the owner
 	DECISION_DECAPSULATED,      // passed: arrived encapsulated, belongs here
-	DECISION_RESCUED,           // sent to the previous owner: no socket here
-	DECISION_RESCUE_ARRIVED,    // passed: came from the present owner, and its socket is here
+	DECISION_RESCUED,           // sent to the previous owner: no socket here, or an unknown flow of datagrams
+	DECISION_RESCUE_ARRIVED,    // passed: came from the present owner, and its socket or flow is here
 	DECISION_RESET,             // passed: no socket here and nobody else to ask; the kernel resets
 	DECISION_ECHO_ANSWERED,     // ICMP echo answered
 	DECISION_TOO_BIG_SENT,      // ICMP frag-needed or packet-too-big sent to the client
@@ -143,6 +143,7 @@ enum decision {
 	DECISION_COOKIE_ACCEPTED,   // passed: an ACK with our cookie, to a listener here
 	DECISION_INSERT_CAPPED,     // remark: not remembered, because this CPU's inserts are used up
 	DECISION_RULE_EXPIRED,      // remark: a rule matched but its time is over
+	DECISION_RETURNED,          // sent back to the present owner: a datagram of a flow that this host does not know
 	DECISIONS,                  // how many
 };
 
@@ -267,5 +268,8 @@ struct config {
 // outer packet has DF, so the field is free, RFC 6864 section 4.1) or the IPv6 flow label.
 #define RESCUE_MARK4 0x5ec0
 #define RESCUE_MARK6 0x5ec0d
+// The same of a datagram that was asked for in vain and comes back; it stays where it comes to.
+#define RETURN_MARK4 0x5ec1
+#define RETURN_MARK6 0x5ec1d
 
 #define GUE_PORT 6080 // RFC-less, IANA "gue"; draft-ietf-intarea-gue section 3

@@ -7,7 +7,8 @@
 enum arrival {
 	ARRIVED_DIRECT,   // from its client
 	ARRIVED_TUNNEL,   // encapsulated by an L4 box
-	ARRIVED_RESCUED,  // encapsulated by a proxy that has no socket for it
+	ARRIVED_RESCUED,  // encapsulated by a proxy that has no socket for it, or does not know its flow
+	ARRIVED_RETURNED, // encapsulated by a proxy that was asked and does not know its flow either
 	ARRIVED_UNTRUSTED,
 	ARRIVED_BROKEN,
 };
@@ -54,8 +55,7 @@ __noinline int strip(struct xdp_md *ctx, const struct packet *p)
 	void *outer = data + l2_bytes;
 	if (gone > 48 || outer + 48 > end) // the shortest inner packet fills the difference
 		return ARRIVED_BROKEN;
-	int rescued = p->v6 ? (*(__be32 *)outer & bpf_htonl(0xfffff)) == bpf_htonl(RESCUE_MARK6)
-			    : ((struct iphdr *)outer)->id == bpf_htons(RESCUE_MARK4);
+	__u32 mark = p->v6 ? bpf_ntohl(*(__be32 *)outer) & 0xfffff : bpf_ntohs(((struct iphdr *)outer)->id);
 	void *inner = outer + gone;
 	if (inner + 1 > end)
 		return ARRIVED_BROKEN;
@@ -81,5 +81,7 @@ __noinline int strip(struct xdp_md *ctx, const struct packet *p)
 	} else {
 		*(__be16 *)(data + 12) = type;
 	}
-	return rescued ? ARRIVED_RESCUED : ARRIVED_TUNNEL;
+	if (mark == (p->v6 ? RESCUE_MARK6 : RESCUE_MARK4))
+		return ARRIVED_RESCUED;
+	return mark == (p->v6 ? RETURN_MARK6 : RETURN_MARK4) ? ARRIVED_RETURNED : ARRIVED_TUNNEL;
 }

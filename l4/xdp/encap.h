@@ -7,8 +7,22 @@
 
 #define OUTER_TTL 64
 
-// Mark of a packet that was sent on by a proxy without its socket: abi.h, RESCUE_MARK4.
-enum mark { MARK_NONE, MARK_RESCUED };
+// Marks of a packet that a proxy sent on: abi.h, RESCUE_MARK4.
+enum mark { MARK_NONE, MARK_RESCUED, MARK_RETURNED };
+
+static __always_inline __u16 mark4(enum mark mark)
+{
+	return mark == MARK_NONE ? 0 : mark == MARK_RESCUED ? RESCUE_MARK4 : RETURN_MARK4;
+}
+
+// Without a mark the label is entropy for routers (RFC 6438), which must not look like one.
+static __always_inline __u32 mark6(enum mark mark, __u64 hash)
+{
+	__u32 label = hash & 0xfffff;
+	if (mark == MARK_NONE)
+		return label == RESCUE_MARK6 || label == RETURN_MARK6 ? label ^ 1 : label;
+	return mark == MARK_RESCUED ? RESCUE_MARK6 : RETURN_MARK6;
+}
 
 // The frame's addresses and tag, kept while the head moves.
 struct l2 {
@@ -107,7 +121,7 @@ static __always_inline int encapsulate4(struct xdp_md *ctx, const struct packet 
 	put_l2_reply(data, &kept, l2_bytes, ETH_IPV4);
 	struct iphdr *ip = data + (l2_bytes > sizeof(struct ethhdr) ? 18 : 14);
 	__u8 inner = p->v6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
-	put_ip4(ip, p->ip_bytes + extra, p->tos, mark == MARK_RESCUED ? RESCUE_MARK4 : 0, gue ? IPPROTO_UDP : inner,
+	put_ip4(ip, p->ip_bytes + extra, p->tos, mark4(mark), gue ? IPPROTO_UDP : inner,
 		config.own4, *(__be32 *)(to->address + 12));
 	if (gue)
 		put_gue((struct udphdr *)(ip + 1), hash, p->ip_bytes);
@@ -128,16 +142,10 @@ static __always_inline int encapsulate6(struct xdp_md *ctx, const struct packet 
 	put_l2_reply(data, &kept, l2_bytes, ETH_IPV6);
 	struct ipv6hdr *ip = data + (l2_bytes > sizeof(struct ethhdr) ? 18 : 14);
 	__u8 inner = p->v6 ? IPPROTO_IPV6 : IPPROTO_IPIP;
-	// The label is entropy for routers (RFC 6438); it must not look like the mark.
-	__u32 label = hash & 0xfffff;
-	if (label == RESCUE_MARK6)
-		label ^= 1;
-	if (mark == MARK_RESCUED)
-		label = RESCUE_MARK6;
 	__u32 own[4];
 	for (int i = 0; i < 4; i++)
 		own[i] = ((const volatile __u32 *)config.own6)[i];
-	put_ip6(ip, p->ip_bytes + extra - sizeof(*ip), p->tos, label, gue ? IPPROTO_UDP : inner, own,
+	put_ip6(ip, p->ip_bytes + extra - sizeof(*ip), p->tos, mark6(mark, hash), gue ? IPPROTO_UDP : inner, own,
 		(const __u32 *)to->address);
 	if (gue)
 		put_gue((struct udphdr *)(ip + 1), hash, p->ip_bytes);

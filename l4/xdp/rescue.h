@@ -1,4 +1,5 @@
-// Second chance: a packet of a connection that is not here goes once to the proxy that owned its row before.
+// Second chance: a packet of a connection that is not here goes once to the proxy that owned its row before. A datagram
+// that is not known there either comes back, once, and begins a flow.
 #pragma once
 
 #include "accept.h"
@@ -31,27 +32,86 @@ static __always_inline int is_of_connection(const struct packet *p)
 	return p->protocol == IPPROTO_TCP && (p->kind == KIND_FLOW || p->kind == KIND_ICMP_ERROR);
 }
 
-// What to do with a packet that belongs to this host by row or by flow: DECISION_RESCUED with the previous owner in
-// `choice`, or `here`, the decision of a packet that stays.
+// Whether the flow table knows a flow as this host's own.
+__noinline int owns_flow(__u64 hash)
+{
+	struct flow_set *set = set_of(hash);
+	if (!set)
+		return 0;
+	__u64 flow = flow_in(set, hash);
+	const struct owner *owner = used_owner(flow >> FLOW_OWNER_SHIFT & FLOW_OWNER_MASK);
+	__u32 age = age_of(flow, now_units());
+	if (!owner || !(owner->flags & OWNER_LOCAL) || age >= config.flow_idle_units)
+		return 0;
+	if (age || !(flow & FLOW_CONFIRMED))
+		touch(hash);
+	return 1;
+}
+
+// Datagrams whose flow is told by nothing but addresses and ports; an unknown connection id of QUIC begins one.
+static __always_inline int is_datagram(const struct packet *p, const struct vip *vip)
+{
+	return p->protocol == IPPROTO_UDP && (p->kind == KIND_FLOW || p->kind == KIND_FRAGMENT) &&
+	       !(vip->flags & VIP_QUIC);
+}
+
+// The same for datagrams, which have no socket of their own to tell a flow by: the flow table of the proxy that has it
+// stands for one. DECISION_RESCUED: ask the previous owner. DECISION_RETURNED: back to the present one. 0: it stays.
+__noinline __u32 datagram_chance(__u64 hash, __u32 current, __u32 previous, __u32 arrival)
+{
+	if (arrival == ARRIVED_DIRECT && current == previous)
+		return 0; // steer.h has remembered it
+	if (owns_flow(hash))
+		return arrival == ARRIVED_RESCUED ? DECISION_RESCUE_ARRIVED : 0;
+	const struct owner *owner = used_owner(current);
+	int mine = owner && owner->flags & OWNER_LOCAL;
+	if (!mine)
+		return owner && arrival == ARRIVED_RESCUED ? DECISION_RETURNED : 0;
+	// A flood of new flows is not worth asking.
+	if (!may_insert())
+		return 0;
+	const struct owner *other = used_owner(previous);
+	if (arrival < ARRIVED_RESCUED && other && !(other->flags & OWNER_LOCAL))
+		return DECISION_RESCUED;
+	remember(hash, current);
+	return 0;
+}
+
+// What to do with a packet that belongs to this host by row or by flow: DECISION_RESCUED or DECISION_RETURNED with the
+// other owner in `choice`, or `here`, the decision of a packet that stays.
 static __always_inline __u32 second_chance(struct xdp_md *ctx, const struct packet *p, const struct vip *vip,
 					   __u64 hash, struct choice *choice, enum arrival arrival, __u32 here)
 {
-	if (!is_of_connection(p))
+	int datagram = is_datagram(p, vip);
+	if (!datagram && !is_of_connection(p))
 		return here;
 	__u32 index = row_of(hash);
 	const struct table_page *page = page_of(vip->id, index);
 	if (!page)
 		return here;
 	struct row row = page->rows[index % PAGE_ROWS];
+	if (datagram) {
+		__u32 decision = datagram_chance(hash, row.current, row.previous, arrival);
+		if (decision == DECISION_RESCUE_ARRIVED)
+			return DECISION_RESCUE_ARRIVED;
+		if (decision != DECISION_RESCUED && decision != DECISION_RETURNED)
+			return here;
+		choice->id = decision == DECISION_RESCUED ? row.previous : row.current;
+		choice->owner = used_owner(choice->id);
+		if (!choice->owner)
+			return here;
+		return decision == DECISION_RESCUED ? DECISION_RESCUED : DECISION_RETURNED;
+	}
 	// Nobody else can have it while no change drains, so that the lookup is not paid for.
-	if (arrival != ARRIVED_RESCUED && row.current == row.previous)
+	int asked = arrival >= ARRIVED_RESCUED;
+	if (!asked && row.current == row.previous)
 		return here;
 	struct packet copy = *p;
 	if (has_socket(ctx, &copy))
-		return arrival == ARRIVED_RESCUED ? DECISION_RESCUE_ARRIVED : here;
+		return asked ? DECISION_RESCUE_ARRIVED : here;
 	choice->id = row.previous;
 	choice->owner = used_owner(row.previous);
-	if (arrival != ARRIVED_RESCUED && choice->owner && !(choice->owner->flags & OWNER_LOCAL)) {
+	if (!asked && choice->owner && !(choice->owner->flags & OWNER_LOCAL)) {
 		count_rescue(vip->id, page->version, 1);
 		return DECISION_RESCUED;
 	}

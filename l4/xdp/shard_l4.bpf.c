@@ -70,10 +70,10 @@ static __always_inline int keep(struct xdp_md *ctx, const struct packet *p, cons
 			return leave(p, hash, vip->id, choice, DECISION_COOKIE_ACCEPTED, XDP_PASS);
 	}
 	__u32 decision = second_chance(ctx, p, vip, hash, choice, arrival, here);
-	if (decision != DECISION_RESCUED)
+	if (decision != DECISION_RESCUED && decision != DECISION_RETURNED)
 		return leave(p, hash, vip->id, choice, decision, XDP_PASS);
 	choice->decision = decision;
-	return forward(ctx, p, vip, hash, choice, MARK_RESCUED);
+	return forward(ctx, p, vip, hash, choice, decision == DECISION_RESCUED ? MARK_RESCUED : MARK_RETURNED);
 }
 
 static __always_inline int steer(struct xdp_md *ctx, struct packet *p, enum arrival arrival)

@@ -51,18 +51,24 @@ __noinline int touch(__u64 hash)
 	return 0;
 }
 
-// What the flow table knows, unless it slept too long or its owner is gone. A set is searched without a branch, as a
-// bucket in vips.h.
-static __always_inline int by_flow(struct choice *choice, const struct packet *p, __u64 hash)
+// A flow's word in its set, or 0. Searched without a branch, as a bucket in vips.h.
+static __always_inline __u64 flow_in(const struct flow_set *set, __u64 hash)
 {
-	struct flow_set *set = set_of(hash);
-	if (rare(!set))
-		return 0;
 	__u64 tag = hash >> FLOW_TAG_SHIFT, flow = 0;
 	for (int i = 0; i < FLOW_WAYS; i++) {
 		__s64 difference = set->ways[i] >> FLOW_TAG_SHIFT ^ tag;
 		flow |= set->ways[i] & (__u64)((difference - 1) >> 63);
 	}
+	return flow;
+}
+
+// What the flow table knows, unless it slept too long or its owner is gone.
+static __always_inline int by_flow(struct choice *choice, const struct packet *p, __u64 hash)
+{
+	struct flow_set *set = set_of(hash);
+	if (rare(!set))
+		return 0;
+	__u64 flow = flow_in(set, hash);
 	__u32 age = age_of(flow, now_units());
 	if (!(flow >> FLOW_OWNER_SHIFT & FLOW_OWNER_MASK) || rare(age >= config.flow_idle_units))
 		return 0;

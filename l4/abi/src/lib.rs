@@ -80,5 +80,9 @@ pub const HASH_KEYS: usize = 12;
 pub const RESCUE_MARK4: u16 = 0x5ec0;
 /// IPv6 flow label of the outer header of a rescued packet.
 pub const RESCUE_MARK6: u32 = 0x5_ec0d;
+/// IPv4 identification of a datagram that comes back from the owner that was asked.
+pub const RETURN_MARK4: u16 = 0x5ec1;
+/// The same in the IPv6 flow label.
+pub const RETURN_MARK6: u32 = 0x5_ec1d;
 /// UDP port of GUE (draft-ietf-intarea-gue, section 3).
 pub const GUE_PORT: u16 = 6080;

@@ -140,7 +140,8 @@ impl FlowSet {
     }
 }
 
-/// What became of a packet. The last two are remarks beside a decision.
+/// What became of a packet. [`Self::InsertCapped`] and [`Self::RuleExpired`] are remarks beside a decision. A new one is
+/// the last, because counters outlive the program.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Decision {
@@ -170,11 +171,12 @@ pub enum Decision {
     CookieAccepted,
     InsertCapped,
     RuleExpired,
+    Returned,
 }
 
 impl Decision {
     /// All decisions, in the order of their numbers.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::NotOurs,
         Self::ForwardFlow,
         Self::ForwardNew,
@@ -201,6 +203,7 @@ impl Decision {
         Self::CookieAccepted,
         Self::InsertCapped,
         Self::RuleExpired,
+        Self::Returned,
     ];
 
     /// The word in metrics, traces and documentation.
@@ -233,6 +236,7 @@ impl Decision {
             Self::CookieAccepted => "cookie_accepted",
             Self::InsertCapped => "insert_capped",
             Self::RuleExpired => "rule_expired",
+            Self::Returned => "returned",
         }
     }
 }

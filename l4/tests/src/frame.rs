@@ -197,6 +197,8 @@ pub enum Mark {
     Plain { label: u32 },
     /// Sent on by a proxy.
     Rescued,
+    /// Sent back by the proxy that was asked.
+    Returned,
 }
 
 /// The outer header around any payload.
@@ -211,7 +213,11 @@ pub fn outer_of(
 ) -> Vec<u8> {
     match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let id = if mark == Mark::Rescued { 0x5ec0 } else { 0 };
+            let id = match mark {
+                Mark::Plain { .. } => 0,
+                Mark::Rescued => 0x5ec0,
+                Mark::Returned => 0x5ec1,
+            };
             let header = Ip4 { tos, ttl: 64, fragment: 0x4000, options: &[], id };
             header.around(source, destination, protocol, payload)
         }
@@ -219,6 +225,7 @@ pub fn outer_of(
             let label = match mark {
                 Mark::Plain { label } => label,
                 Mark::Rescued => 0x5_ec0d,
+                Mark::Returned => 0x5_ec1d,
             };
             ip6(source, destination, protocol, tos, label, 64, payload)
         }

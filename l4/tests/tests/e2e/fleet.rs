@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use l4_abi::{Decision, Owner, Row, TABLE_ROWS, TCP, Vip};
+use l4_abi::{Decision, Owner, Row, TABLE_ROWS, TCP, UDP, Vip};
 use l4_load::{LoadOptions, Mode, Program, VipKey};
 use l4_tests::chain;
 use l4_tests::net::{Host, Lab, VIP4, VIP6};
@@ -185,11 +185,10 @@ fn program(lab: &Lab, host: &Host, id: Option<u16>, options: &LoadOptions) -> Pr
 /// VIPs, owners and trusted sources. Odd owners are reached over IPv4, even ones over IPv6.
 fn feed(maps: &mut l4_load::Maps, lab: &Lab, own: Option<u16>) {
     for address in [VIP4, VIP6] {
-        maps.set_vip(
-            VipKey { address: vip(address).ip(), port: PORT, protocol: TCP },
-            Vip { id: VIP, flags: 0 },
-        )
-        .expect("a VIP is taken");
+        for protocol in [TCP, UDP] {
+            let key = VipKey { address: vip(address).ip(), port: PORT, protocol };
+            maps.set_vip(key, Vip { id: VIP, flags: 0 }).expect("a VIP is taken");
+        }
     }
     for (id, host) in (1..).zip(&lab.proxies) {
         let address = host.address(id % 2 == 0);

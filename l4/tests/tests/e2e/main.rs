@@ -3,6 +3,7 @@
 
 mod changes;
 mod cookies;
+mod datagrams;
 mod fleet;
 mod floods;
 mod path;

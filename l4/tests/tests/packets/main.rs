@@ -2,6 +2,7 @@
 #![expect(clippy::tests_outside_test_module, reason = "this whole folder is a test target")]
 
 mod cookies;
+mod datagrams;
 mod forward;
 mod hostile;
 mod icmp;
