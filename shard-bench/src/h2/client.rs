@@ -11,11 +11,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http_wire::h2::hpack::{Decoder, Line};
 use rustc_hash::FxHashMap;
 
 use super::encode::{Encoder, Fields};
 use super::frame::{self, FrameFault, FrameReader, Frames, Head, flag, kind, setting};
-use super::hpack::Decoder;
 use super::stream::{Stream, decimal};
 use crate::core::{Core, End, Flight};
 use crate::h1::read_fault;
@@ -389,9 +389,9 @@ impl Frames for State {
             status = Some(self.memo_status);
         } else {
             let before = self.decoder.changes();
-            let field = |name: &[u8], value: &[u8]| match name {
-                b":status" => status = decimal(value).and_then(|status| u16::try_from(status).ok()),
-                b"grpc-status" => grpc_status = decimal(value),
+            let field = |line: Line<'_>| match line.name() {
+                b":status" => status = decimal(line.value()).and_then(|status| u16::try_from(status).ok()),
+                b"grpc-status" => grpc_status = decimal(line.value()),
                 _ => {}
             };
             self.decoder

@@ -4,7 +4,11 @@
 //! Nothing is ever evicted: when the table is full, further fields go as literals. Invariant: `entries[f]` is the
 //! number of the table's entry for fixed field `f`, counted from the first one ever inserted.
 
-use super::hpack::{ENTRY_OVERHEAD, STATIC, TABLE_BYTES, put_integer, put_string};
+use http_wire::h2::hpack::{
+    ENTRY_OVERHEAD_BYTES, STATIC_LEN, TABLE_BYTES_MAX, put_integer, put_string, static_index,
+    static_index_of_name,
+};
+
 use crate::number::length;
 use crate::plan::Plan;
 use crate::request::{Request, Text, Values, decimal};
@@ -91,10 +95,8 @@ impl Fields {
         let Some(fixed) = value.fixed() else {
             return Field::Filled { name: name.to_owned(), value: value.clone() };
         };
-        if let Some(at) =
-            STATIC.iter().position(|(n, v)| *n == name && v.as_bytes() == fixed && !v.is_empty())
-        {
-            return Field::Static(at + 1);
+        if let Some(index) = static_index(name.as_bytes(), fixed) {
+            return Field::Static(index);
         }
         let known = self.fixed.iter().position(|field| field.name == name && field.value == fixed);
         Field::Fixed(known.unwrap_or_else(|| {
@@ -126,7 +128,7 @@ impl Encoder {
             entries: vec![None; fields.fixed.len()],
             inserted: 0,
             table_bytes: 0,
-            table_bytes_max: TABLE_BYTES,
+            table_bytes_max: TABLE_BYTES_MAX,
             resized: false,
             kept: vec![None; fields.requests.len().min(KEPT_MAX)],
         }
@@ -134,7 +136,7 @@ impl Encoder {
 
     /// The peer's SETTINGS_HEADER_TABLE_SIZE. A smaller table is begun anew.
     pub(crate) fn resize(&mut self, bytes: usize) {
-        let bytes = bytes.min(TABLE_BYTES);
+        let bytes = bytes.min(TABLE_BYTES_MAX);
         if bytes < self.table_bytes_max {
             self.table_bytes_max = bytes;
             self.table_bytes = 0;
@@ -195,10 +197,10 @@ impl Encoder {
         let (Some(entry), Some(field)) = (self.entries.get_mut(at), fields.fixed.get(at)) else { return };
         if let Some(number) = entry {
             let age = length(self.inserted - 1 - *number);
-            put_integer(0x80, 7, STATIC.len() + 1 + age, out);
+            put_integer(0x80, 7, STATIC_LEN + 1 + age, out);
             return;
         }
-        let bytes = field.name.len() + field.value.len() + ENTRY_OVERHEAD;
+        let bytes = field.name.len() + field.value.len() + ENTRY_OVERHEAD_BYTES;
         if self.table_bytes + bytes > self.table_bytes_max {
             literal(0, 4, &field.name, &field.value, out);
             return;
@@ -212,8 +214,8 @@ impl Encoder {
 
 /// A literal field with a prefix of `bits` below the pattern (RFC 7541 §6.2).
 pub(crate) fn literal(pattern: u8, bits: u32, name: &str, value: &[u8], out: &mut Vec<u8>) {
-    match STATIC.iter().position(|(known, _)| *known == name) {
-        Some(at) => put_integer(pattern, bits, at + 1, out),
+    match static_index_of_name(name.as_bytes()) {
+        Some(index) => put_integer(pattern, bits, index, out),
         None => {
             out.push(pattern);
             put_string(name.as_bytes(), out);
@@ -225,7 +227,7 @@ pub(crate) fn literal(pattern: u8, bits: u32, name: &str, value: &[u8], out: &mu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::h2::hpack::Decoder;
+    use http_wire::h2::hpack::Decoder;
 
     fn fields(requests: &[Request]) -> Fields {
         let mut this = Fields { requests: Vec::new(), fixed: Vec::new(), is_fixed: Vec::new() };
@@ -262,7 +264,11 @@ mod tests {
                 encoder.encode(&fields, round % 2, 3, &mut values, &mut block);
                 let mut found = Vec::new();
                 let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                decoder.decode(&block, |n, v| found.push(format!("{} {}", text(n), text(v)))).expect("good");
+                decoder
+                    .decode(&block, |line| {
+                        found.push(format!("{} {}", text(line.name()), text(line.value())))
+                    })
+                    .expect("good");
                 let want: &[&str] = if round % 2 == 0 {
                     &[":method GET", ":scheme https", ":authority a.example", ":path /", "x-a 1"]
                 } else {

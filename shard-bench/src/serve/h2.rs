@@ -8,10 +8,10 @@ use rustc_hash::FxHashMap;
 
 use super::Server;
 use crate::h2::frame::{self, FrameFault, FrameReader, Frames, Head, flag, kind, setting};
-use crate::h2::hpack::Decoder;
 use crate::h2::literal;
 use crate::link::{Got, Link, Outbox};
 use crate::number::count;
+use http_wire::h2::hpack::{Decoder, Line};
 
 /// Streams at once that a client may open.
 const STREAMS_MAX: u32 = 1024;
@@ -217,9 +217,9 @@ impl Frames for State {
     fn headers(&mut self, stream: u32, block: &[u8], is_end: bool) -> Result<(), FrameFault> {
         let server = Rc::clone(&self.server);
         let (mut size, mut is_grpc) = (None, false);
-        let field = |name: &[u8], value: &[u8]| match name {
-            b":path" => size = Some(server.size_of(value)),
-            b"content-type" => is_grpc = value.starts_with(b"application/grpc"),
+        let field = |line: Line<'_>| match line.name() {
+            b":path" => size = Some(server.size_of(line.value())),
+            b"content-type" => is_grpc = line.value().starts_with(b"application/grpc"),
             _ => {}
         };
         self.decoder.decode(block, field).map_err(|_hpack| FrameFault("fields that HPACK cannot decode"))?;

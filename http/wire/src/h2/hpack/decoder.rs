@@ -35,6 +35,7 @@ pub struct Decoder {
     unused_bytes: usize,
     /// The line that is being put together.
     text: Vec<u8>,
+    changes: u64,
 }
 
 /// How an index and what follows it are coded.
@@ -63,6 +64,7 @@ impl Decoder {
             let (bytes, after) = integer(rest, 5)?;
             self.unused_bytes = TABLE_BYTES_MAX.checked_sub(bytes).ok_or(HpackError)?;
             self.shrink_for(0);
+            self.changes += 1;
             rest = after;
         }
         while let Some(first) = rest.first() {
@@ -83,6 +85,11 @@ impl Decoder {
             self.text = Vec::new();
         }
         Ok(())
+    }
+
+    /// Changes of the table so far: a block that makes none means the same again until there is one.
+    pub fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Gives back memory before a wait of unknown length.
@@ -130,6 +137,7 @@ impl Decoder {
     }
 
     fn insert(&mut self, line: Line<'_>) {
+        self.changes += 1;
         // An entry larger than the table empties it, and is not put in (RFC 7541 §4.4).
         self.shrink_for(line.size());
         if line.size() <= TABLE_BYTES_MAX - self.unused_bytes {

@@ -12,6 +12,7 @@ mod table;
 pub use decoder::{Decoder, HpackError};
 pub use encoder::{Encoder, Indexing};
 pub use line::{Class, Line, Pseudo};
+pub use table::{STATIC_LEN, static_index, static_index_of_name};
 
 /// RFC 7541 §4.1: what an entry counts beside its text.
 pub const ENTRY_OVERHEAD_BYTES: usize = 32;
@@ -20,7 +21,7 @@ pub const TABLE_BYTES_MAX: usize = 4096;
 
 /// Appends an integer with a prefix of `bits` below the pattern (RFC 7541 §5.1).
 #[inline]
-fn put_integer(pattern: u8, bits: u32, value: usize, out: &mut Vec<u8>) {
+pub fn put_integer(pattern: u8, bits: u32, value: usize, out: &mut Vec<u8>) {
     let mask = (1usize << bits) - 1;
     let low = |value: usize| value.to_le_bytes()[0];
     if value < mask {
@@ -44,7 +45,7 @@ fn put_rest(value: usize, out: &mut Vec<u8>) {
 
 /// Appends a string as it is (RFC 7541 §5.2). Huffman coding would save the peer a third of the bytes of what is not in
 /// its table yet, at ten instructions a byte on both ends.
-fn put_string(text: &[u8], out: &mut Vec<u8>) {
+pub fn put_string(text: &[u8], out: &mut Vec<u8>) {
     put_integer(0, 7, text.len(), out);
     out.extend_from_slice(text);
 }

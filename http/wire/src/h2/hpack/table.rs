@@ -89,14 +89,25 @@ lines! {
 }
 
 /// Entries of the static table; dynamic ones follow.
-pub(super) const STATIC_LEN: usize = LINES.len();
+pub const STATIC_LEN: usize = LINES.len();
 
 /// The line at an index of the static table.
 pub(super) fn line(index: usize) -> Option<Line<'static>> {
     LINES.get(index.checked_sub(1)?).copied()
 }
 
+/// The index of exactly this line.
+pub fn static_index(name: &[u8], value: &[u8]) -> Option<usize> {
+    let at = LINES.iter().position(|line| line.name() == name && line.value() == value)?;
+    Some(at + 1)
+}
+
 /// The first index with this name.
+pub fn static_index_of_name(name: &[u8]) -> Option<usize> {
+    Some(LINES.iter().position(|line| line.name() == name)? + 1)
+}
+
+/// The same for a field that is sent often, by the id that its name has.
 pub(super) fn index_of_name(id: FieldId, name: &[u8]) -> Option<usize> {
     let index = match id {
         FieldId::Accept => 19,
@@ -165,6 +176,7 @@ mod tests {
         for (at, line) in LINES.iter().enumerate() {
             assert_eq!(line.class, class_of_name(line.name()), "{at}");
             assert_eq!(line.text, [line.name(), b": ", line.value(), b"\r\n"].concat());
+            assert_eq!(static_index(line.name(), line.value()), Some(at + 1));
             let Class::Field(id) = line.class else { continue };
             let is_never_sent = crate::fields::FieldSet::WRITTEN_BY_CODEC.has(id);
             if !is_never_sent || id == FieldId::ContentLength {
