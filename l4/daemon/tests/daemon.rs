@@ -9,11 +9,20 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 const DEADLINE: Duration = Duration::from_secs(60);
+/// Tests of this binary that did nothing so far.
+static SKIPPED: AtomicUsize = AtomicUsize::new(0);
+
+fn skipped(why: &str) {
+    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+    eprintln!("SKIPPED: {why} ({count} skipped in this binary so far)");
+}
+
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Two processes' worth of privacy: a network namespace with a veth pair, and a BPF file system that nobody else sees.
@@ -28,7 +37,7 @@ impl Namespace {
         const SETUP: &str = "mount -t bpf bpf /sys/fs/bpf && ip link set lo up && ip link add in0 type veth peer name \
                              out0 && ip link set in0 up && ip link set out0 up && echo up && exec cat";
         if let Err(error) = l4_load::probe() {
-            eprintln!("SKIPPED: the kernel refuses BPF: {error}");
+            skipped(&format!("the kernel refuses BPF: {error}"));
             return None;
         }
         let mut holder = Command::new("unshare")
@@ -40,7 +49,7 @@ impl Namespace {
         let mut line = String::new();
         BufReader::new(holder.stdout.as_mut().expect("piped")).read_line(&mut line).expect("a line");
         if line.trim() != "up" {
-            eprintln!("SKIPPED: the kernel refuses namespaces, or a BPF file system in one");
+            skipped("the kernel refuses namespaces, or a BPF file system in one");
             holder.wait().expect("it has ended");
             return None;
         }
@@ -324,6 +333,47 @@ fn what_is_missing_is_named() {
     assert!(log.contains("CAP_BPF"), "{log}");
 }
 
+#[test]
+fn a_driver_without_native_xdp_gets_the_generic_mode_and_the_log_says_so() {
+    let Some(namespace) = Namespace::new() else { return };
+    let site = Site::new("generic");
+    // The loopback interface has no native XDP.
+    let here = FILE.replace("[in0]", "[lo]");
+    site.write(&here);
+    let daemon = site.start(&namespace);
+    assert_eq!(daemon.json("GET", "/show")["interfaces"][0]["mode"], "generic");
+    let log = daemon.stop();
+    assert!(log.contains("lo: attached, mode generic"), "{log}");
+    assert!(log.contains("lo: its driver has no native XDP"), "{log}");
+    assert!(site.run(&namespace, &["--detach"]).status.success());
+
+    site.write(&here.replace("host: {", "host: { attach: native,"));
+    let output = site.run(&namespace, &["--control", &site.path("control").display().to_string()]);
+    let log = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(71), "{log}");
+    assert!(log.contains("lo: the program cannot be attached"), "{log}");
+}
+
+#[test]
+fn every_counter_is_documented() {
+    let Some(namespace) = Namespace::new() else { return };
+    let site = Site::new("counters");
+    let daemon = site.start(&namespace);
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/l4.md")).expect("a page");
+    let (_, text) = daemon.ask("GET", "/metrics").expect("an answer");
+    let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    let mut count = 0;
+    for name in names {
+        count += 1;
+        assert!(page.contains(&format!("`{name}`")) || page.contains(&format!("`{name}{{")), "{name}");
+    }
+    assert!(count > 15, "{text}");
+    for decision in l4_abi::Decision::ALL {
+        assert!(page.contains(&format!("`{}`", decision.name())), "{decision:?}");
+    }
+    daemon.stop();
+}
+
 /// A BIRD with a config of its own; ends with this value.
 struct Bird<'a> {
     namespace: &'a Namespace,
@@ -380,7 +430,7 @@ impl Drop for Bird<'_> {
 fn a_router_learns_the_vips_from_bird_only_while_the_box_is_ready() {
     let Some(namespace) = Namespace::new() else { return };
     if !Path::new("/usr/sbin/bird").exists() {
-        eprintln!("SKIPPED: bird2 is not installed");
+        skipped("bird2 is not installed");
         return;
     }
     let site = Site::new("bird");

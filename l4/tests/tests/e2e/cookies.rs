@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use l4_abi::Decision;
-use l4_load::LoadOptions;
+use l4_load::{LoadOptions, Mode};
 use l4_tests::net::{Host, VIP4, VIP6};
 use l4_tests::transfer::finish;
 use l4_tests::{may_run, note};
@@ -17,8 +17,8 @@ use super::fleet::{Fleet, Role, vip};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Boxes answer every SYN; proxies accept with `key`.
-fn flooded(key: [u8; 16]) -> Fleet {
-    Fleet::tuned(3, None, |role, options| match role {
+fn flooded(key: [u8; 16], mode: Mode) -> Fleet {
+    Fleet::tuned(3, mode, None, |role, options| match role {
         Role::Box => LoadOptions { syn_cookies_above: Some(0), ..options },
         Role::Proxy => LoadOptions { syn_cookies_above: Some(0), hash_secret: key, ..options },
     })
@@ -39,11 +39,17 @@ fn connections_come_to_be_by_cookies_of_the_boxes() {
     if !may_run("connections_come_to_be_by_cookies_of_the_boxes") {
         return;
     }
-    let mut fleet = flooded(*b"the fleet's key.");
+    for mode in [Mode::Native, Mode::Generic] {
+        connections_by_cookies(mode);
+    }
+}
+
+fn connections_by_cookies(mode: Mode) {
+    let mut fleet = flooded(*b"the fleet's key.", mode);
     let transfers = fleet.start(48);
     let broken = finish(transfers);
     let (sent, accepted) = (fleet.at_boxes(Decision::CookieSent), fleet.at_proxies(Decision::CookieAccepted));
-    note(&format!("{sent} cookies sent, {accepted} accepted"));
+    note(&format!("{mode:?}: {sent} cookies sent, {accepted} accepted"));
     assert_eq!(broken.count, 0, "{broken:?}");
     assert!(sent >= 48 && accepted >= 48, "{sent} {accepted}");
     // Every SYN was answered by a box, so that these connections were made without one.
@@ -61,7 +67,7 @@ fn cookies_under_another_key_are_refused() {
     if !may_run("cookies_under_another_key_are_refused") {
         return;
     }
-    let mut fleet = flooded(*b"a key of nobody.");
+    let mut fleet = flooded(*b"a key of nobody.", Mode::Native);
     fleet.lab.client.enter(|| {
         for address in [VIP4, VIP6] {
             // The box answers the SYN, so that the client believes in its connection; the proxy does not.

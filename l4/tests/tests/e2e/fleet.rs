@@ -50,12 +50,13 @@ impl Fleet {
     }
 
     pub(crate) fn with(active: u16, mtu_bytes: u32, pin_dir: Option<&Path>) -> Self {
-        Self::tuned(active, pin_dir, |_, options| LoadOptions { mtu_bytes, ..options })
+        Self::tuned(active, Mode::Native, pin_dir, |_, options| LoadOptions { mtu_bytes, ..options })
     }
 
     /// With options that `tune` changes for each host.
     pub(crate) fn tuned(
         active: u16,
+        mode: Mode,
         pin_dir: Option<&Path>,
         tune: impl Fn(Role, LoadOptions) -> LoadOptions,
     ) -> Self {
@@ -63,12 +64,14 @@ impl Fleet {
         let router = lab.open_router();
         let boxes = lab.boxes.iter().map(|host| {
             let pins = pin_dir.map(|folder| folder.join(host.router_end()));
-            program(&lab, host, None, &tune(Role::Box, options(host, 1600, pins)))
+            program(&lab, host, None, mode, &tune(Role::Box, options(host, 1600, pins)))
         });
         let boxes = boxes.collect();
         let local = (1..).zip(&lab.proxies);
         let proxies = local
-            .map(|(id, host)| program(&lab, host, Some(id), &tune(Role::Proxy, options(host, 1600, None))))
+            .map(|(id, host)| {
+                program(&lab, host, Some(id), mode, &tune(Role::Proxy, options(host, 1600, None)))
+            })
             .collect();
         for host in &lab.proxies {
             for address in [VIP4, VIP6] {
@@ -167,7 +170,11 @@ pub(crate) fn load(options: &LoadOptions) -> Program {
 }
 
 pub(crate) fn attach(program: &mut Program, interface: &str) -> l4_load::Attached {
-    program.attach(interface, Mode::Native).unwrap_or_else(|error| unreachable!("{}", chain(&error)))
+    attach_as(program, interface, Mode::Native)
+}
+
+fn attach_as(program: &mut Program, interface: &str, mode: Mode) -> l4_load::Attached {
+    program.attach(interface, mode).unwrap_or_else(|error| unreachable!("{}", chain(&error)))
 }
 
 fn counted(programs: &mut [Program], decision: Decision) -> u64 {
@@ -175,10 +182,10 @@ fn counted(programs: &mut [Program], decision: Decision) -> u64 {
 }
 
 /// The program of a box, or of the proxy with this id.
-fn program(lab: &Lab, host: &Host, id: Option<u16>, options: &LoadOptions) -> Program {
+fn program(lab: &Lab, host: &Host, id: Option<u16>, mode: Mode, options: &LoadOptions) -> Program {
     let mut program = load(options);
     feed(program.maps(), lab, id);
-    host.enter(|| attach(&mut program, "e0"));
+    host.enter(|| attach_as(&mut program, "e0", mode));
     program
 }
 

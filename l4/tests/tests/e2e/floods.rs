@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use l4_abi::Decision;
-use l4_load::LoadOptions;
+use l4_load::{LoadOptions, Mode};
 use l4_tests::net::{VIP4, ip};
 use l4_tests::transfer::finish;
 use l4_tests::{Packet, frame, may_run, note};
@@ -106,7 +106,7 @@ struct Outcome {
 
 /// Visits the VIPs at a steady rate, whatever becomes of them, beside a flood of so many SYNs a second.
 fn visits(cookies: Cookies, flood_per_second: u64) -> Outcome {
-    let mut fleet = Fleet::tuned(3, None, |_, options| match cookies {
+    let mut fleet = Fleet::tuned(3, Mode::Native, None, |_, options| match cookies {
         Cookies::Boxes => LoadOptions { syn_cookies_above: Some(100), ..options },
         Cookies::Off | Cookies::Kernel => options,
     });

@@ -9,3 +9,4 @@ mod icmp;
 mod quic;
 mod rules;
 mod tunnel;
+mod vlan;
