@@ -204,15 +204,21 @@ impl Link {
         Poll::Ready(())
     }
 
-    /// Gives back memory before a wait of unknown length.
+    /// Gives back large buffers; for a connection without streams.
     pub(crate) fn release_buffers(&self) {
         let state = &mut *self.0.borrow_mut();
         state.codec.release_buffers();
-        state.arrived = Vec::new();
-        state.spare_heads = Vec::new();
         if let Some(transport) = &mut state.transport {
             transport.release_buffers();
         }
+    }
+
+    /// Gives back everything that the next stream would find in place; for a connection that has had none for a while.
+    pub(crate) fn release_memory(&self) {
+        let state = &mut *self.0.borrow_mut();
+        state.codec.release_memory(clock::now());
+        state.arrived = Vec::new();
+        state.spare_heads = Vec::new();
     }
 
     /// Whether bytes, an end or an error wait to be read. True for a connection that is over.

@@ -246,6 +246,9 @@ impl Driver<'_> {
             if streams > 0 || self.streams_seen != opened {
                 self.streams_seen = opened;
                 self.idle_since = now;
+            } else {
+                self.arrived = Vec::new();
+                self.link.release_memory();
             }
             if self.ending.is_none() && self.age_limit.is_some_and(|limit| now >= limit) {
                 self.end(Reason::ConnectionAgeMax);

@@ -16,8 +16,8 @@ use crate::head::{RequestHead, ResponseHead};
 
 /// Bytes that wait to be sent above which no stream may add any.
 pub(super) const OUTPUT_BYTES_MAX: usize = 128 * 1024;
-/// Room for output that is kept for the next.
-const OUTPUT_BYTES_KEPT: usize = 32 * 1024;
+/// Room for output that a connection without streams keeps for the next one.
+const OUTPUT_BYTES_KEPT: usize = 2 * 1024;
 
 /// Our PINGs: behind a first GOAWAY, and to a silent peer.
 pub(super) const PING_SHUTDOWN: [u8; 8] = *b"shutdown";
@@ -193,9 +193,6 @@ impl<T> Connection<T> {
         if self.output_sent >= self.output.len() {
             self.output_sent = 0;
             self.output.clear();
-            if self.output.capacity() > OUTPUT_BYTES_KEPT {
-                self.output = Vec::new();
-            }
         } else if self.output_sent >= OUTPUT_BYTES_MAX {
             self.output.drain(..self.output_sent);
             self.output_sent = 0;
@@ -203,14 +200,27 @@ impl<T> Connection<T> {
         self.call_line(events);
     }
 
-    /// Gives back memory before a wait of unknown length.
+    /// Gives back large buffers; for a connection without streams.
     pub fn release_buffers(&mut self) {
+        if self.output.is_empty() && self.output.capacity() > OUTPUT_BYTES_KEPT {
+            self.output = Vec::new();
+        }
+        self.input.release_buffers();
+    }
+
+    /// Gives back everything that the next stream would find in place; for a connection that has had none for a while.
+    pub fn release_memory(&mut self, now: Duration) {
         if self.output.is_empty() {
             self.output = Vec::new();
         }
         self.input.release_buffers();
         self.decoder.release_buffers();
-        self.line.shrink_to(0);
+        self.request = RequestHead::default();
+        self.response = ResponseHead::default();
+        self.held = Held::default();
+        self.line = VecDeque::new();
+        self.streams.release_memory();
+        self.resets.release_memory(now);
     }
 
     /// Streams that are open, or still held by a user.

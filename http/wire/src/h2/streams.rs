@@ -70,9 +70,6 @@ impl<T> Stream<T> {
     }
 }
 
-/// Places that a connection without streams keeps.
-const SLOTS_KEPT: usize = 8;
-
 #[derive(Debug)]
 pub(super) struct Streams<T> {
     slots: Vec<Option<Stream<T>>>,
@@ -131,11 +128,14 @@ impl<T> Streams<T> {
         }
         self.by_id.remove(&key.id);
         self.free.push(key.slot);
-        let removed = place.take();
-        if self.by_id.is_empty() && self.slots.len() > SLOTS_KEPT {
+        place.take()
+    }
+
+    /// Forgets the places of streams that are gone, if all are.
+    pub(super) fn release_memory(&mut self) {
+        if self.by_id.is_empty() {
             *self = Self::default();
         }
-        removed
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Stream<T>> {
@@ -155,16 +155,29 @@ impl RecentResets {
     const COUNT_MAX: usize = 1024;
 
     pub(super) fn note(&mut self, id: u32, now: Duration) {
+        self.forget(Self::COUNT_MAX - 1, now);
+        if self.ids.insert(id) {
+            self.by_age.push_back((now, id));
+        }
+    }
+
+    /// Forgets what is too old, and the oldest above `count_max`.
+    fn forget(&mut self, count_max: usize, now: Duration) {
         while let Some((at, oldest)) = self.by_age.front().copied() {
             let is_old = now.saturating_sub(at) >= Self::AGE_MAX;
-            if !is_old && self.by_age.len() < Self::COUNT_MAX {
-                break;
+            if !is_old && self.by_age.len() <= count_max {
+                return;
             }
             self.by_age.pop_front();
             self.ids.remove(&oldest);
         }
-        if self.ids.insert(id) {
-            self.by_age.push_back((now, id));
+    }
+
+    /// Gives back the room of what is forgotten.
+    pub(super) fn release_memory(&mut self, now: Duration) {
+        self.forget(Self::COUNT_MAX, now);
+        if self.by_age.is_empty() {
+            *self = Self::default();
         }
     }
 

@@ -201,6 +201,13 @@ fn what_a_peer_provokes_is_paid_from_its_budget() {
     }
     let kinds: Vec<u8> = sent(&mut server, &mut log).iter().map(|frame| frame.0).collect();
     assert_eq!(kinds, [kind::RST_STREAM, kind::WINDOW_UPDATE], "its credit comes back to the connection");
+    // For ten seconds, and not by the user's wish to save memory.
+    server.release_memory(NOW + Duration::from_secs(9));
+    server.receive(&data(1, false, b"x"), NOW, &mut log).expect("quiet");
+    assert!(server.output().is_empty());
+    server.release_memory(NOW + Duration::from_secs(10));
+    server.receive(&data(1, false, b"x"), NOW, &mut log).expect("a stream error");
+    assert_eq!(sent(&mut server, &mut log)[0].3, [0, 0, 0, 5], "STREAM_CLOSED");
 }
 
 #[test]
