@@ -2,10 +2,14 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use tests::config::ClusterTls;
 use tests::h2peer::{H2Client, H2Origin, block_on, drain, request};
 use tests::message::hash;
+use tests::steady::Steady;
+use tests::tls::Authority;
 use tests::{Cluster, Config, Origin, PATIENCE, Protocol, Proxy, origin, wait_until};
 
 const TO_MIRROR: &[(&str, &str)] = &[("cluster", "app/m")];
@@ -311,4 +315,124 @@ fn bandwidth_is_bounded_by_the_second() {
     assert!(sent >= 4.0 && dropped >= 1.0 && sent + dropped == 60.0, "{sent} sent, {dropped} dropped");
     assert_eq!(proxy.metrics().sum("shard_cluster_mirror_bytes_total", TO_MIRROR), sent * 1024.0);
     primary_untouched(&proxy, 60);
+}
+
+/// p99 of 400 requests a second for two seconds.
+fn p99(proxy: &Proxy) -> Duration {
+    let steady = Steady::start(proxy.address(), 4, 400);
+    let seen = steady.window(Duration::from_secs(2));
+    assert_eq!(seen.failures, Vec::<String>::new());
+    assert!(seen.requests >= 400, "{seen:?}");
+    seen.p99
+}
+
+#[test]
+fn c50_a_dead_or_silent_mirror_does_not_move_the_primarys_p99() {
+    let primary = Origin::replying("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let silent = Origin::scripted(|connection| while connection.request().is_some() {});
+    let dead = SocketAddr::from(([127, 0, 0, 1], tests::port::free_port()));
+    let alone = p99(&Proxy::start(Config::to(primary.address())));
+    for (what, mirror) in [("dead", dead), ("silent", silent.address())] {
+        let proxy = mirrored(primary.address(), to(mirror), json!({ "timeout": "500ms" }));
+        let with = p99(&proxy);
+        tests::note(&format!("primary's p99: {alone:?} alone, {with:?} with a {what} mirror"));
+        // Other tests run on the same cores; what waits for a mirror would take 500 ms.
+        assert!(with <= alone * 2 + Duration::from_millis(100), "{what}: {alone:?} alone, {with:?} with it");
+    }
+}
+
+#[test]
+fn grpc_calls_are_mirrored_with_their_trailers() {
+    let grpc = |status: &'static str| {
+        let got = Arc::new(Mutex::new(Vec::new()));
+        let kept = Arc::clone(&got);
+        let origin = H2Origin::start(move |request, mut respond| {
+            let kept = Arc::clone(&kept);
+            async move {
+                let mut body = request.into_body();
+                let bytes = drain(&mut body).await?;
+                let trailers = body.trailers().await?.unwrap_or_default();
+                let mark = trailers.get("x-mark").and_then(|mark| mark.to_str().ok()).map(str::to_owned);
+                kept.lock().unwrap_or_else(PoisonError::into_inner).push((bytes.len(), mark));
+                let head = http::Response::builder().header("content-type", "application/grpc").body(());
+                let mut stream = respond.send_response(head.expect("a legal head"), false)?;
+                let mut trailers = http::HeaderMap::new();
+                trailers.insert("grpc-status", http::HeaderValue::from_static(status));
+                stream.send_trailers(trailers)
+            }
+        });
+        (origin, got)
+    };
+    let ((primary, of_primary), (mirror, of_mirror)) = (grpc("0"), grpc("14"));
+    let config = Config::to_h2(primary.address())
+        .and_cluster(Cluster { protocol: Protocol::Http2, ..to(mirror.address()) })
+        .route(|route| {
+            let own = std::mem::replace(route, tests::Route::prefix("all", "/"));
+            *route = own.rule("mirror", json!({ "cluster": "m" }));
+        });
+    let proxy = Proxy::start(config);
+    block_on(async {
+        let mut client = H2Client::connect(proxy.address()).await;
+        let mut head = request("POST", "a.example", "/x");
+        head.headers_mut().insert("content-type", http::HeaderValue::from_static("application/grpc"));
+        head.headers_mut().insert("te", http::HeaderValue::from_static("trailers"));
+        let mut trailers = http::HeaderMap::new();
+        trailers.insert("x-mark", http::HeaderValue::from_static("m"));
+        let answer = client.exchange(head, b"\0\0\0\0\0", Some(trailers)).await.expect("an answer");
+        assert_eq!(answer.trailer("grpc-status"), Some("0"), "the primary's own");
+    });
+    assert_eq!(wait_ends(&proxy, 1), 1.0);
+    let wanted = vec![(5, Some("m".to_owned()))];
+    for got in [of_primary, of_mirror] {
+        assert_eq!(*got.lock().unwrap_or_else(PoisonError::into_inner), wanted);
+    }
+}
+
+#[test]
+fn upgrades_are_not_mirrored() {
+    let primary = Origin::scripted(|connection| {
+        if connection.head().is_some() {
+            connection.write(
+                "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+            );
+            connection.wait_close();
+        }
+    });
+    let mirror = origin::echo();
+    let config = Config::to(primary.address())
+        .and_cluster(to(mirror.address()))
+        .listener(|listener| listener.upgrades = vec!["websocket".to_owned()])
+        .route(|route| {
+            let own = std::mem::replace(route, tests::Route::prefix("all", "/"));
+            *route = own.rule("mirror", json!({ "cluster": "m" }));
+        });
+    let proxy = Proxy::start(config);
+    let mut client = proxy.connect();
+    client.send("GET /ws HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    assert_eq!(client.response_head().expect("a head").status, 101);
+    drop(client);
+    assert_eq!(wait_ends(&proxy, 1), 0.0);
+    assert_eq!(ended(&proxy, "skipped", "tunnel"), 1.0);
+    assert_eq!(mirror.connections(), 0);
+}
+
+#[test]
+fn a_mirror_behind_tls_gets_copies_and_one_that_is_not_believed_gets_none() {
+    let primary = Origin::replying("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let (authority, stranger) = (Authority::default(), Authority::new("stranger"));
+    let mirror =
+        crate::tls::tls_origin(authority.server(&authority.leaf(&["backend.example"]), &["http/1.1"]));
+    for (issuer, sent) in [(&authority, 1.0), (&stranger, 0.0)] {
+        let tls = ClusterTls {
+            authority: issuer.pem().to_owned(),
+            server_name: "backend.example".to_owned(),
+            identity: None,
+        };
+        let cluster = Cluster { tls: Some(tls), ..to(mirror.address()) };
+        let proxy = mirrored(primary.address(), cluster, json!({}));
+        all_served(&proxy, 1);
+        assert_eq!(wait_ends(&proxy, 1), sent);
+        assert_eq!(ended(&proxy, "failed", "not_connected"), 1.0 - sent);
+        primary_untouched(&proxy, 1);
+    }
 }

@@ -184,7 +184,7 @@ fn a_renewed_certificate_goes_live_and_connections_stay() {
 }
 
 /// An origin that speaks TLS: HTTP/1.1, one request a connection.
-fn tls_origin(config: Arc<rustls::ServerConfig>) -> Origin {
+pub(crate) fn tls_origin(config: Arc<rustls::ServerConfig>) -> Origin {
     Origin::scripted(move |connection| {
         let mut session = rustls::ServerConnection::new(Arc::clone(&config)).expect("a valid configuration");
         let mut stream = connection.stream();
