@@ -23,6 +23,7 @@ use http_balance::retry::BodyState;
 
 use crate::chunk::Chunk;
 use crate::side::{BodyEvent, Side, SideError};
+use crate::upgrade;
 
 /// Body bytes kept for a second attempt. A longer request is not sent again.
 const REPLAY_BYTES_MAX: usize = 64 * 1024;
@@ -43,6 +44,8 @@ pub(crate) struct Direction {
     copy: Option<Box<Replay>>,
     /// What an attempt before this one took from the source, to be sent first; the next piece is the last here.
     again: Vec<BodyEvent>,
+    /// `grpc-status` of the trailers.
+    pub(crate) grpc_status: Option<u8>,
 }
 
 /// What was taken from a source, as long as it is short enough to be sent twice (C19, C23).
@@ -292,6 +295,9 @@ fn pump(
         }
         if let Some(copy) = &mut direction.copy {
             copy.note(&event);
+        }
+        if let BodyEvent::End(Some(trailers)) = &event {
+            direction.grpc_status = upgrade::grpc_status(trailers);
         }
         direction.has_ended = !matches!(event, BodyEvent::Data(_));
         if let Err(error) = sink.send_body(event) {

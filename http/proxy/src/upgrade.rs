@@ -3,7 +3,7 @@
 //! A head that asks carries `protocol()`. Towards h1 it becomes a GET with `Upgrade`, towards h2 an extended CONNECT;
 //! the answer is turned back into what the client's version expects.
 
-use http_wire::fields::FieldId;
+use http_wire::fields::{FieldId, Fields};
 use http_wire::head::{RequestHead, ResponseHead, Version};
 
 use crate::reason::Reason;
@@ -84,9 +84,9 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// `grpc-status` of a head-only gRPC response (gRPC over HTTP/2, "Trailers-Only").
-pub(crate) fn grpc_status(response: &ResponseHead) -> Option<u8> {
-    let value = response.fields.get(FieldId::GrpcStatus)?;
+/// `grpc-status` of trailers, or of the head of a response that is only a head (gRPC over HTTP/2, "Trailers-Only").
+pub(crate) fn grpc_status(fields: &Fields) -> Option<u8> {
+    let value = fields.get(FieldId::GrpcStatus)?;
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tests::{Cluster, Config, Origin, PATIENCE, Proxy, Route, wait_until};
+use tests::h2peer::{H2Client, H2Origin, block_on, drain, request};
+use tests::{Cluster, Config, Origin, PATIENCE, Protocol, Proxy, Route, wait_until};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const UNAVAILABLE: &str = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n";
@@ -86,6 +87,39 @@ fn an_endpoint_that_fails_fast_is_ejected_and_the_others_serve() {
                 && line.contains("consecutive_gateway")
         })
     });
+}
+
+#[test]
+fn a_grpc_status_in_trailers_is_an_outcome() {
+    let answering = |status: &'static str| {
+        H2Origin::start(move |request, mut respond| async move {
+            drain(&mut request.into_body()).await?;
+            let head = http::Response::builder().header("content-type", "application/grpc").body(());
+            let mut stream = respond.send_response(head.expect("a legal head"), false)?;
+            stream.send_data(bytes::Bytes::from_static(b"\0\0\0\0\0"), false)?;
+            let mut trailers = http::HeaderMap::new();
+            trailers.insert("grpc-status", http::HeaderValue::from_static(status));
+            stream.send_trailers(trailers)
+        })
+    };
+    let (sound, failing) = (answering("0"), answering("14"));
+    let proxy = on_one_core(Config::with(Cluster {
+        protocol: Protocol::Http2,
+        ..Cluster::new("u", &[sound.address(), failing.address()])
+    }));
+    let mut failed = 0;
+    block_on(async {
+        let mut client = H2Client::connect(proxy.address()).await;
+        for _ in 0..100 {
+            let mut head = request("POST", "a.example", "/x");
+            head.headers_mut().insert("content-type", http::HeaderValue::from_static("application/grpc"));
+            let answer = client.exchange(head, b"\0\0\0\0\0", None).await.expect("an answer");
+            failed += usize::from(answer.trailer("grpc-status") == Some("14"));
+        }
+    });
+    assert_eq!(failed, 5, "UNAVAILABLE five times in a row is what it takes");
+    let seen = endpoint(&proxy, failing.address());
+    assert_eq!(seen["ejected"]["cause"], "consecutive_gateway", "{seen}");
 }
 
 #[test]

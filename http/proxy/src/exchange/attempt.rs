@@ -468,7 +468,7 @@ impl Exchange<'_> {
 
     /// What the response says about the endpoint.
     fn response_outcome(&self) -> Outcome {
-        match upgrade::grpc_status(&self.request.response) {
+        match upgrade::grpc_status(&self.request.response.fields) {
             Some(status) if self.is_grpc() => Outcome::of_grpc_status(u32::from(status)),
             _ => Outcome::of_status(self.request.response.status),
         }
@@ -505,7 +505,7 @@ impl Exchange<'_> {
         self.finish_response_fields(route)?;
         self.write_cookie(lease)?;
         if self.is_grpc() {
-            self.outcome.grpc_status = upgrade::grpc_status(&self.request.response);
+            self.outcome.grpc_status = upgrade::grpc_status(&self.request.response.fields);
         }
         let persistence = if self.core.is_draining() { Persistence::Close } else { self.request.persistence };
         let body = if is_tunnel { BodyLength::Streamed } else { info.body };
@@ -525,6 +525,7 @@ impl Exchange<'_> {
         let mut relay = Relay::new(self.downstream, upstream, upload, unlimited, limits, &self.timers.idle);
         let result = if is_tunnel { relay.until_both_end().await } else { relay.until_end().await };
         let request_is_over = relay.has_sent_request();
+        let grpc_status = relay.response.grpc_status;
         self.outcome.response_bytes = relay.response.bytes;
         self.outcome.request_bytes = relay.request.bytes;
         if self.mirror.is_some() {
@@ -533,6 +534,13 @@ impl Exchange<'_> {
         }
         self.outcome.stages.set(Stage::Body, clock::now().saturating_sub(head_at));
         result.map_err(|error| Stop::Cut(fault::relay(&error, Phase::InBody)))?;
+        if let Some(status) = grpc_status.filter(|_| self.is_grpc()) {
+            self.outcome.grpc_status = Some(status);
+            let outcome = Outcome::of_grpc_status(u32::from(status));
+            if outcome.failure().is_some() {
+                lease.breaks_off(outcome);
+            }
+        }
         if is_tunnel {
             info.persistence = Persistence::Close;
             return Ok((Next::Close, info));
