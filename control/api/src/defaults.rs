@@ -227,6 +227,10 @@ pub mod balance {
     pub const RETRY_BUDGET_PERCENT: Bound<u32> = bound(0, 10, 100);
     pub const RETRY_FLOOR_PER_SECOND: Bound<u32> = bound(0, 10, 1_000);
 
+    /// Silence after which a second attempt starts, on routes that hedge.
+    pub const HEDGE_AFTER: Bound<Duration> = bound(ms(1), ms(100), s(10));
+    pub const HEDGE_PERCENT: Bound<u32> = bound(1, 2, 50);
+
     /// Requests in flight from the whole process. Unset: no cap.
     pub const IN_FLIGHT: Range<u32> = Range { min: 1, max: 10_000_000 };
     pub const ADAPTIVE_MIN: Bound<u32> = bound(1, 10, 1_000_000);

@@ -77,7 +77,7 @@ pub struct Finished {
     pub sign: LoadSign,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Admission {
     in_flight: u32,
     gradient: Option<Gradient>,
@@ -85,6 +85,19 @@ pub struct Admission {
     overload: Option<Overload>,
     pub retries: Budget,
     pub hedges: Budget,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self {
+            in_flight: 0,
+            gradient: None,
+            breaker: None,
+            overload: None,
+            retries: Budget::default(),
+            hedges: Budget::over(crate::hedge::WINDOW),
+        }
+    }
 }
 
 impl Admission {

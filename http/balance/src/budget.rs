@@ -1,4 +1,4 @@
-//! A budget of extra attempts: at most a share of the requests of the last second, with a small floor.
+//! A budget of extra attempts: at most a share of the last moment's requests, with a small floor.
 //!
 //! The window is short on purpose: what was not used in calm minutes must not be spent at once when everything fails,
 //! for that burst is the retry storm. Retries and hedges have a budget each. Counted per core and cluster.
@@ -19,16 +19,16 @@ impl BudgetRules {
     /// 10 %, and ten a second: an endpoint that dies costs five failures until it is ejected, and in a quiet cluster none of
     /// them, nor those of a second one, is to reach a client.
     pub const RETRIES: Self = Self { percent: 10, floor_per_second: 10 };
-    /// 2 %, and none beyond.
+    /// 2 %, and none beyond. Over [`crate::hedge::WINDOW`], or a core with a few requests a second would have none.
     pub const HEDGES: Self = Self { percent: 2, floor_per_second: 0 };
 }
 
 #[derive(Clone, Debug)]
 pub struct Budget {
-    /// Over a second.
+    /// Over a second, for retries.
     requests: Window<10, 1>,
-    /// Over a bucket more, so that no second ever holds more than its share: what is spent at once at the beginning of
-    /// an outage is not there again before the second is over.
+    /// Over a bucket more, so that no window ever holds more than its share: what is spent at once at the beginning of
+    /// an outage is not there again before the window is over.
     extras: Window<11, 1>,
     /// The last extra attempt did not get through to an endpoint either.
     is_elsewhere_dead: bool,
@@ -36,15 +36,21 @@ pub struct Budget {
 
 impl Default for Budget {
     fn default() -> Self {
-        Self {
-            requests: Window::new(Duration::from_secs(1)),
-            extras: Window::new(Duration::from_millis(1100)),
-            is_elsewhere_dead: false,
-        }
+        Self::over(Duration::from_secs(1))
     }
 }
 
 impl Budget {
+    /// A share of the requests of the last `window`.
+    #[must_use]
+    pub fn over(window: Duration) -> Self {
+        Self {
+            requests: Window::new(window),
+            extras: Window::new(window + window / 10),
+            is_elsewhere_dead: false,
+        }
+    }
+
     /// Counts a request, once however many attempts it has.
     #[inline]
     pub fn request(&mut self, now: Duration) {

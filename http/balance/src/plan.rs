@@ -8,9 +8,9 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use crate::admission::AdmissionRules;
+use crate::budget::BudgetRules;
 use crate::endpoint::{EndpointId, Health};
 use crate::ewma::EwmaRules;
-use crate::hedge::HedgeRules;
 use crate::levels::ZoneRules;
 use crate::maglev::{self, Maglev};
 use crate::outlier::OutlierRules;
@@ -64,7 +64,8 @@ pub struct ClusterRules {
     pub zones: Option<ZoneRules>,
     pub admission: AdmissionRules,
     pub retry: RetryRules,
-    pub hedge: Option<HedgeRules>,
+    /// Of all routes that hedge.
+    pub hedges: BudgetRules,
     pub sticky: Option<StickyRules>,
 }
 
@@ -78,7 +79,7 @@ impl Default for ClusterRules {
             zones: None,
             admission: AdmissionRules::default(),
             retry: RetryRules::default(),
-            hedge: None,
+            hedges: BudgetRules::HEDGES,
             sticky: None,
         }
     }

@@ -143,7 +143,10 @@ fn a_cluster_that_slows_down_leaves_the_others_alone() {
     let refusal = median(refused.iter().map(|answer| answer.took));
     tests::note(&format!(
         "search goes from 80 ms to 3 s: orders' p99 {:?} before, {:?} after; {} of {} searches refused, in {refusal:?}",
-        before.p99, after.p99, refused.len(), answers.len()
+        before.p99,
+        after.p99,
+        refused.len(),
+        answers.len()
     ));
     unmoved("orders", &before, &after);
     assert!(refused.len() > 200, "{} of {} are refused at once", refused.len(), answers.len());
@@ -330,7 +333,10 @@ fn slow_clients_and_slow_backends_leave_the_others_alone() {
         std::thread::spawn(move || {
             for byte in b"GET / HTTP/1.1\r\nHost: a.example\r\nX: ".iter().chain(std::iter::repeat(&b'x')) {
                 if stop.load(Ordering::Acquire) {
-                    return heads.into_iter().map(|mut head| head.try_response("GET").ok()).collect::<Vec<_>>();
+                    return heads
+                        .into_iter()
+                        .map(|mut head| head.try_response("GET").ok())
+                        .collect::<Vec<_>>();
                 }
                 // Those that were refused already cannot be written to.
                 heads.iter_mut().for_each(|head| drop(head.try_send([*byte])));

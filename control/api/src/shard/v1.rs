@@ -139,6 +139,9 @@ pub struct RouteOptions {
     /// Beside `request_mirror_policies`, and nothing without it.
     #[prost(message, optional, tag = "10")]
     pub mirror: Option<MirrorOptions>,
+    /// Silence of the first attempt after which a second one starts; 0: never, as without it.
+    #[prost(message, optional, tag = "11")]
+    pub hedge_after: Option<Duration>,
 }
 
 /// What Envoy's mirror policy has no field for. At most one of the first four; none: by request id.
@@ -239,6 +242,9 @@ pub struct ClusterOptions {
     /// to resolve.
     #[prost(uint32, optional, tag = "16")]
     pub subset_endpoints_min: Option<u32>,
+    /// Hedges that all routes may make, in percent of the requests that may be hedged.
+    #[prost(uint32, optional, tag = "17")]
+    pub hedge_percent: Option<u32>,
 }
 
 /// Ways to choose an endpoint that `lb_policy` has no word for.

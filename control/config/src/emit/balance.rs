@@ -42,6 +42,7 @@ impl Emitter<'_> {
         }
         cluster.circuit_breakers = circuit_breakers(node);
         let budget = node.get("retry_budget");
+        options.hedge_percent = node.int("hedge_percent");
         options.retry_floor_per_second = budget.and_then(|budget| budget.int("floor_per_second"));
         options.adaptive_concurrency = self.adaptive(node);
         options.breaker = switched(node, "breaker").map(|breaker| Breaker {
@@ -245,7 +246,7 @@ pub(super) fn hash_key(node: &Node) -> Option<PolicySpecifier> {
 }
 
 /// The settings of a rule that `true` or a mapping switches on.
-fn switched(node: &Node, key: &str) -> Option<Node> {
+pub(super) fn switched(node: &Node, key: &str) -> Option<Node> {
     let rule = node.get(key)?;
     match rule.value {
         Value::Map(_) => Some(rule.clone()),

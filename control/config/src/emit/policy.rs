@@ -2,16 +2,18 @@
 
 use std::collections::HashMap;
 
+use control_api::defaults::balance::HEDGE_AFTER;
 use control_api::defaults::route::{BODY_BYTES, FIELD_OPS_MAX};
 use control_api::envoy::core::{HeaderValue, HeaderValueOption, header_value_option};
 use control_api::envoy::cors::CorsPolicy;
-use control_api::envoy::google::Any;
+use control_api::envoy::google::{self, Any};
 use control_api::envoy::matcher::{RegexMatcher, StringMatcher, string_matcher};
 use control_api::envoy::names;
 use control_api::envoy::route::Route;
 use control_api::shard::v1::{AddressRules, ClientLimit, KEY, PriorityClass, RouteOptions};
 
-use super::{Emitter, literal, on, packed};
+use super::balance::switched;
+use super::{Emitter, literal, on, packed, span};
 use crate::units::parse_date;
 use crate::yaml::Node;
 
@@ -57,6 +59,7 @@ impl Emitter<'_> {
             retry_on_timeout: self.retry_on_timeout(node),
             retry_with_idempotency_key: node.get("retries").and_then(|r| r.flag("idempotency_key")),
             mirror: self.mirror_options(node),
+            hedge_after: hedge_after(node),
         }
     }
 
@@ -127,6 +130,13 @@ pub(super) fn addition(
         append_action: action.into(),
         ..Default::default()
     }
+}
+
+/// Zero is written where an inner level switches off what an outer one has on.
+fn hedge_after(node: &Node) -> Option<google::Duration> {
+    node.get("hedge")?;
+    let after = switched(node, "hedge").map(|hedge| hedge.duration("after").unwrap_or(HEDGE_AFTER.default));
+    span(Some(after.unwrap_or_default()))
 }
 
 fn priority_class(node: &Node) -> Option<i32> {

@@ -101,6 +101,21 @@ fn slow_start_goes_where_the_policy_has_a_place_for_it() {
 }
 
 #[test]
+fn hedges_are_an_option_of_the_route_and_a_budget_of_the_cluster() {
+    let after = |keys: &str| {
+        let route = first_route(with_routes(&format!("- {{ cluster: main, {keys} }}")));
+        let options = route.typed_per_filter_config.get(KEY).expect("options");
+        let options: RouteOptions = from_any(options).expect("of this type");
+        options.hedge_after.map(|after| (after.seconds, after.nanos))
+    };
+    assert_eq!(after("hedge: { after: 30ms }"), Some((0, 30_000_000)));
+    assert_eq!(after("hedge: true"), Some((0, 100_000_000)));
+    assert_eq!(after("hedge: false"), Some((0, 0)), "what an outer level has on is off here");
+    assert_eq!(after("retries: 0"), None);
+    assert_eq!(options(&cluster("hedge_percent: 5")).hedge_percent, Some(5));
+}
+
+#[test]
 fn subsets_are_an_option_of_the_cluster() {
     for (keys, wanted) in [
         ("subset: { endpoints_min: 50 }", Some(50)),

@@ -5,6 +5,7 @@
 //! second attempt goes to another endpoint where there is one, since the first may be down; after a dead pooled
 //! connection it dials, since another one may be as dead.
 
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use http_wire::h2::SendError;
 use http_wire::head::{BodyLength, Method, Scheme, Version};
 use http_wire::number::Decimal;
 
+use super::hedge::{Hedge, Won};
 use super::{Exchange, Next, Stop};
 use crate::core::LiveSnapshot;
 use crate::fault::{self, Phase};
@@ -48,12 +50,26 @@ struct Failure {
     again: Option<Again>,
 }
 
+/// How the relay of one attempt ended.
+enum Relayed {
+    Answered(Next, ResponseInfo),
+    Failed(Failure),
+    /// Its hedge was quicker.
+    Overtaken(Box<Won>),
+}
+
 /// What all attempts of an exchange go by.
 #[derive(Clone, Copy)]
 struct Plan<'a> {
     listener: &'a ListenerConfig,
     route: &'a Route,
     forward: &'a Forward,
+}
+
+/// What the wait for a response head brings.
+enum Heard {
+    First(ResponseInfo),
+    Hedge(Box<Won>),
 }
 
 /// Interim responses to one request. RFC 9110 §15.2 has no bound; a 102 every ten seconds is a quarter of an hour.
@@ -102,8 +118,12 @@ impl Exchange<'_> {
                 let number = Decimal::new(u64::from(self.outcome.attempts));
                 self.request.head.fields.set(FieldId::XShardAttempt, number.as_bytes())?;
             }
+            if self.outcome.attempts == 1 && forward.hedge_after.is_some() {
+                self.hedge = self.hedge_of(&lease, forward, key, self.time_left(route)?);
+            }
             let result = self.attempt(&lease, plan, fresh).await;
-            admitted.ends_like(&lease);
+            admitted.ends_like(self.winner.as_ref().unwrap_or(&lease));
+            self.end_hedge();
             let result = result?;
             if self.outcome.attempts > 1 {
                 let is_lost =
@@ -182,7 +202,7 @@ impl Exchange<'_> {
         Failure { reason, again: self.decide((lease, plan), cause, BodyState::Kept) }
     }
 
-    fn repeatability(&self, forward: &Forward) -> Repeatability {
+    pub(super) fn repeatability(&self, forward: &Forward) -> Repeatability {
         let head = &self.request.head;
         let is_keyed = || {
             forward.idempotency_key == IdempotencyKey::Honoured
@@ -209,14 +229,18 @@ impl Exchange<'_> {
         if let Some(limit) = caller {
             self.timers.response.set(self.request.began_at + limit);
         }
-        let spent = clock::now().saturating_sub(self.request.began_at);
-        let left =
-            [route.timeout, caller.map(|limit| limit.saturating_sub(spent))].into_iter().flatten().min();
-        if let Some(left) = left {
+        if let Some(left) = self.time_left(route)? {
             let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
             self.request.head.fields.set(FieldId::XDeadlineMs, Decimal::new(left_ms).as_bytes())?;
         }
         Ok(())
+    }
+
+    /// What the route and the caller leave for the response.
+    fn time_left(&self, route: &Route) -> Result<Option<Duration>, Stop> {
+        let spent = clock::now().saturating_sub(self.request.began_at);
+        let caller = self.caller_timeout()?.map(|limit| limit.saturating_sub(spent));
+        Ok([route.timeout, caller].into_iter().flatten().min())
     }
 
     /// One attempt at one endpoint. The outer error ends the exchange, the inner one may be tried again.
@@ -233,11 +257,29 @@ impl Exchange<'_> {
         }
         // 10  pool: reuse this core's upstream connection or dial
         let pool_started = clock::now();
-        let opened = self.open(lease, fresh).await;
+        let opened = match self.hedge.take() {
+            None => self.open(lease, fresh).await,
+            Some(mut hedge) => {
+                let first = first_of(Box::pin(self.open(lease, fresh)), &mut hedge).await;
+                self.hedge = Some(hedge);
+                match first {
+                    Ok(opened) => opened,
+                    Err(won) => {
+                        return Box::pin(self.overtaken(won, pool_started, (lease, plan))).await.map(Ok);
+                    }
+                }
+            }
+        };
         self.count_opened(lease, opened.as_ref().map(|(_, held)| held).map_err(|failed| failed.0));
         let (mut upstream, held) = match opened {
             Ok(opened) => opened,
-            Err((reason, cause)) => return Ok(Err(self.failed_unsent(lease, plan, reason, cause))),
+            Err((reason, cause)) => {
+                if let Some(won) = self.rest_of_hedge().await {
+                    lease.goes(fault::outcome(reason, false), Duration::ZERO, LoadSign::None);
+                    return Box::pin(self.pass_hedge(won, plan)).await.map(Ok);
+                }
+                return Ok(Err(self.failed_unsent(lease, plan, reason, cause)));
+            }
         };
         let connect = held.connect();
         let waited = clock::now().saturating_sub(pool_started).saturating_sub(connect.unwrap_or_default());
@@ -247,19 +289,60 @@ impl Exchange<'_> {
         }
         // 11  relay: ONE duplex loop, bounded both ways
         match self.relay(&mut upstream, &held, lease, plan).await {
-            Ok(Ok((next, info))) => {
+            Ok(Relayed::Answered(next, info)) => {
                 held.give_back(lease, upstream, info.persistence, next);
                 Ok(Ok(next))
             }
-            Ok(Err(failure)) => Ok(Err(failure)),
+            Ok(Relayed::Failed(failure)) => match self.rest_of_hedge().await {
+                Some(won) => Box::pin(self.pass_hedge(won, plan)).await.map(Ok),
+                None => Ok(Err(failure)),
+            },
+            Ok(Relayed::Overtaken(won)) => {
+                // Cut before the other answer is passed on.
+                drop((upstream, held));
+                Box::pin(self.overtaken(won, pool_started, (lease, plan))).await.map(Ok)
+            }
             Err(stop) => {
-                let outcome = fault::outcome(stop.reason(), false);
-                if outcome != Outcome::Abandoned {
-                    lease.breaks_off(outcome);
-                }
+                blame(lease, &stop);
                 Err(stop)
             }
         }
+    }
+
+    /// Passes on the answer of a hedge that came before that of `lease`, which says about as much of its endpoint as a
+    /// timeout does.
+    async fn overtaken(
+        &mut self,
+        won: Box<Won>,
+        began_at: Duration,
+        (lease, plan): (&Lease, Plan<'_>),
+    ) -> Result<Next, Stop> {
+        lease.goes(Outcome::TimedOut, clock::now().saturating_sub(began_at), LoadSign::None);
+        self.pass_hedge(won, plan).await
+    }
+
+    /// Passes on the answer of a hedge.
+    async fn pass_hedge(&mut self, won: Box<Won>, plan: Plan<'_>) -> Result<Next, Stop> {
+        let Won { lease, mut side, held, response, info, sent_at } = *won;
+        self.request.response = response;
+        self.outcome.endpoint = Some(lease.endpoint.stat);
+        self.target = Some((Rc::clone(&lease.settings), lease.endpoint.address));
+        self.outcome.stages.set(Stage::FirstByte, clock::now().saturating_sub(sent_at));
+        let idle = idle_limits(plan);
+        let passed =
+            self.pass_response(&mut side, info, Direction::ended(), (idle, sent_at), (&lease, plan)).await;
+        let next = match passed {
+            Ok((next, info)) => {
+                held.give_back(&lease, side, info.persistence, next);
+                Ok(next)
+            }
+            Err(stop) => {
+                blame(&lease, &stop);
+                Err(stop)
+            }
+        };
+        self.winner = Some(lease);
+        next
     }
 
     fn count_opened(&self, lease: &Lease, opened: Result<&Held, Reason>) {
@@ -338,12 +421,9 @@ impl Exchange<'_> {
         held: &Held,
         lease: &Lease,
         plan: Plan<'_>,
-    ) -> Result<Result<(Next, ResponseInfo), Failure>, Stop> {
-        let Plan { listener, route, .. } = plan;
-        let idle = IdleLimits {
-            downstream: listener.http.body_idle_timeout,
-            upstream: route.idle_timeout.unwrap_or(listener.http.body_idle_timeout),
-        };
+    ) -> Result<Relayed, Stop> {
+        let route = plan.route;
+        let idle = idle_limits(plan);
         // A tunnel's bytes are not a request body: nothing may pass before the backend agrees (C07).
         let has_no_body = self.request.body == BodyLength::Empty || self.request.head.protocol().is_some();
         let request = match self.upload.take() {
@@ -360,19 +440,28 @@ impl Exchange<'_> {
         let meter = BodyMeter::new(route.body_bytes_max);
         let (downstream, timers, method) = (&mut *self.downstream, self.timers, self.request.head.method);
         let method = if method == Method::Connect { Method::Get } else { method };
-        let response = &mut self.request.response;
+        let (response, hedge) = (&mut self.request.response, &mut self.hedge);
         let mut relay = Relay::new(downstream, upstream, request, meter, idle, &timers.idle);
         let result = relay
-            .until_head(&timers.response, timeout, |side, cx| side.poll_response_head(cx, method, response))
+            .until_head(&timers.response, timeout, |side, cx| {
+                let head = side.poll_response_head(cx, method, response);
+                match hedge {
+                    Some(hedge) if head.is_pending() => hedge.poll(cx).map(|won| Ok(Heard::Hedge(won))),
+                    _ => head.map_ok(Heard::First),
+                }
+            })
             .await;
         let upload = relay.into_upload();
         self.outcome.request_bytes = upload.bytes;
         let info = match result {
-            Ok(info) => info,
+            Ok(Heard::First(info)) => info,
+            Ok(Heard::Hedge(won)) => return Ok(Relayed::Overtaken(won)),
             Err(error) => {
                 let is_per_try = per_try.is_some() && per_try == timeout && timeout != route.timeout;
                 let tried = if is_per_try { per_try } else { None };
-                return self.failed_before_head((&error, tried), held, (lease, plan), (upload, upstream));
+                return self
+                    .failed_before_head((&error, tried), held, (lease, plan), (upload, upstream))
+                    .map(Relayed::Failed);
             }
         };
         if self.request.response.status == 503 && self.has_response_field(NOT_PROCESSED) {
@@ -381,12 +470,14 @@ impl Exchange<'_> {
             let again = self.decide((lease, plan), Cause::NotProcessed503, upload.replay_state());
             if again.is_some() {
                 self.upload = upload.again();
-                return Ok(Err(Failure { reason: Reason::Ok, again }));
+                return Ok(Relayed::Failed(Failure { reason: Reason::Ok, again }));
             }
         }
+        self.end_hedge();
         let upload = upload.settled();
         self.outcome.stages.set(Stage::FirstByte, clock::now().saturating_sub(sent_at));
-        self.pass_response(upstream, info, upload, (idle, sent_at), (lease, plan)).await.map(Ok)
+        let passed = self.pass_response(upstream, info, upload, (idle, sent_at), (lease, plan)).await;
+        passed.map(|(next, info)| Relayed::Answered(next, info))
     }
 
     /// Tells whether an attempt that brought no response head may be made again. `tried` is the limit of one attempt,
@@ -397,7 +488,7 @@ impl Exchange<'_> {
         held: &Held,
         (lease, plan): (&Lease, Plan<'_>),
         (upload, upstream): (Direction, &Side),
-    ) -> Result<Result<(Next, ResponseInfo), Failure>, Stop> {
+    ) -> Result<Failure, Stop> {
         let reason = match error {
             RelayError::Deadline if self.caller_deadline_passed() => Reason::DeadlineExceeded,
             error => fault::relay(error, Phase::BeforeHead),
@@ -442,7 +533,7 @@ impl Exchange<'_> {
         if again.is_some() {
             self.upload = upload.again();
         }
-        Ok(Err(Failure { reason, again }))
+        Ok(Failure { reason, again })
     }
 
     /// Puts the limits of the whole exchange in place of that of one attempt.
@@ -612,6 +703,28 @@ impl Held {
             pool::give_back(lease, side, ticket);
         }
     }
+}
+
+/// Waits for the first attempt or its hedge, the first one where both are ready.
+async fn first_of<T>(mut first: Pin<Box<impl Future<Output = T>>>, hedge: &mut Hedge) -> Result<T, Box<Won>> {
+    std::future::poll_fn(|cx| match first.as_mut().poll(cx) {
+        Poll::Ready(opened) => Poll::Ready(Ok(opened)),
+        Poll::Pending => hedge.poll(cx).map(Err),
+    })
+    .await
+}
+
+/// Tells an endpoint's attempt what ended it after its response began, where that is the endpoint's doing.
+fn blame(lease: &Lease, stop: &Stop) {
+    let outcome = fault::outcome(stop.reason(), false);
+    if outcome != Outcome::Abandoned {
+        lease.breaks_off(outcome);
+    }
+}
+
+fn idle_limits(plan: Plan<'_>) -> IdleLimits {
+    let downstream = plan.listener.http.body_idle_timeout;
+    IdleLimits { downstream, upstream: plan.route.idle_timeout.unwrap_or(downstream) }
 }
 
 /// The reply to a request that its cluster does not take.

@@ -13,7 +13,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use core_runtime::clock;
 use core_runtime::timer::Deadline;
 use http_balance::Outcome;
@@ -21,23 +20,19 @@ use http_balance::admission::Applicant;
 use http_balance::mirror::{Dropped, MirrorRules, is_sampled};
 use http_balance::shed::{Class, LoadSign};
 use http_balance::stable_hash;
-use http_wire::fields::{FieldError, FieldId, FieldSet, Fields};
-use http_wire::h1::{Persistence, RequestFraming};
-use http_wire::h2::SendError;
-use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Scheme};
+use http_wire::fields::{FieldError, FieldId, FieldSet};
+use http_wire::head::{BodyLength, Method, RequestHead};
 use http_wire::number::Decimal;
 
-use super::attempt::{Held, INTERIM_RESPONSES_MAX};
+use super::detached::{Detached, Lost, LostAt, broken};
 use super::{Exchange, Next};
-use crate::chunk::Chunk;
-use crate::core::{Core, LiveSnapshot};
-use crate::fault::{self, Phase};
-use crate::pool::{self, Admitted, Cluster, Fresh, H2Lease, Lease};
-use crate::reason::Reason;
+use crate::core::LiveSnapshot;
+use crate::fault::Phase;
+use crate::pool::{Admitted, Cluster, Lease};
 use crate::record::MirrorEnd;
 use crate::relay::Copied;
-use crate::side::{BodyEvent, Side, SideError};
-use crate::snapshot::{Forward, HostRewrite, Mirror, UpstreamProtocol};
+use crate::side::BodyEvent;
+use crate::snapshot::{Forward, HostRewrite, Mirror};
 
 /// Bytes of a mirror's answer that are read, so that its connection can be used again; a longer answer is cut.
 const RESPONSE_BYTES_MAX: usize = 256 * 1024;
@@ -154,18 +149,16 @@ impl Exchange<'_> {
         let lease = cluster.pick(self.core.random(), key, None).map_err(|_none| MirrorEnd::NoEndpoint)?;
         let head = self.copied_head((forward, mirror), &lease).map_err(|_unfit| MirrorEnd::NotWritable)?;
         self.core.stats.borrow_mut().mirror_began(cluster.stat, body_bytes);
-        Ok(Copy {
+        let request = Detached {
             core: Rc::clone(self.core),
             lease,
-            admitted,
-            _room: room,
             head,
             body: self.request.body,
             te_trailers: self.request.te_trailers,
             bytes,
             trailers,
-            timeout: mirror.timeout,
-        })
+        };
+        Ok(Copy { request, admitted, _room: room, timeout: mirror.timeout })
     }
 
     /// The head without what is the caller's or the primary's own.
@@ -194,15 +187,9 @@ impl Exchange<'_> {
 /// A mirrored request on its way.
 #[derive(Debug)]
 struct Copy {
-    core: Rc<Core>,
-    lease: Lease,
+    request: Detached,
     admitted: Admitted,
     _room: Room,
-    head: RequestHead,
-    body: BodyLength,
-    te_trailers: bool,
-    bytes: Bytes,
-    trailers: Option<Fields>,
     timeout: Duration,
 }
 
@@ -215,7 +202,7 @@ impl Copy {
         let deadline = Deadline::new();
         deadline.set_after(self.timeout);
         let ended = {
-            let mut work = pin!(self.send());
+            let mut work = pin!(send(&self.request));
             poll_fn(|cx| {
                 if let std::task::Poll::Ready(ended) = work.as_mut().poll(cx) {
                     return std::task::Poll::Ready(ended);
@@ -225,107 +212,36 @@ impl Copy {
             .await
         };
         let (end, outcome) = ended.map_or_else(|failure| failure, |outcome| (MirrorEnd::Sent, outcome));
-        self.lease.goes(outcome, clock::now().saturating_sub(began_at), LoadSign::None);
-        self.admitted.ends_like(&self.lease);
-        self.core.stats.borrow_mut().mirror_ended(self.lease.cluster.stat, end);
-    }
-
-    async fn send(&self) -> Result<Outcome, Failure> {
-        let (mut side, held) = self.open().await?;
-        self.send_body(&mut side).await.map_err(|error| broken(&error, Phase::BeforeHead))?;
-        let mut response = ResponseHead::default();
-        let mut interim_responses = 0;
-        let info = loop {
-            let method = self.head.method;
-            let head = poll_fn(|cx| side.poll_response_head(cx, method, &mut response)).await;
-            let info = head.map_err(|error| broken(&error, Phase::BeforeHead))?;
-            if !response.is_interim() {
-                break info;
-            }
-            interim_responses += 1;
-            if interim_responses > INTERIM_RESPONSES_MAX {
-                return Err(broken(&SideError::Refuse(Reason::UpstreamBadInterim), Phase::BeforeHead));
-            }
-        };
-        let outcome = Outcome::of_status(response.status);
-        let mut left = RESPONSE_BYTES_MAX;
-        loop {
-            let piece = poll_fn(|cx| side.poll_body(cx)).await;
-            match piece.map_err(|error| broken(&error, Phase::InBody))? {
-                BodyEvent::Data(chunk) => match left.checked_sub(chunk.len()) {
-                    Some(rest) => left = rest,
-                    None => return Ok(outcome),
-                },
-                BodyEvent::Last(_) | BodyEvent::End(_) => break,
-            }
-        }
-        held.give_back(&self.lease, side, info.persistence, Next::KeepAlive);
-        Ok(outcome)
-    }
-
-    /// Gets a connection and puts the request head on it.
-    async fn open(&self) -> Result<(Side, Held), Failure> {
-        match self.lease.protocol() {
-            UpstreamProtocol::Http1 => {
-                let opened = pool::check_out(&self.lease, Fresh::No).await;
-                self.count_opened(opened.as_ref().map(|(_, ticket)| ticket.is_reused).map_err(|r| *r));
-                let (mut side, ticket) = opened.map_err(not_connected)?;
-                let framing = RequestFraming {
-                    body: self.body,
-                    persistence: Persistence::KeepAlive,
-                    te_trailers: self.te_trailers,
-                };
-                side.send_request_head(&self.head, framing).map_err(|_unfit| NOT_WRITABLE)?;
-                Ok((Side::H1(side), Held::H1(ticket)))
-            }
-            UpstreamProtocol::Http2 => {
-                let opened = H2Lease::take(&self.lease).await;
-                self.count_opened(opened.as_ref().map(|stream| stream.is_reused).map_err(|r| *r));
-                let stream = opened.map_err(not_connected)?;
-                let is_tls = self.lease.settings.config().tls.is_some();
-                let scheme = if is_tls { Scheme::Https } else { Scheme::Http };
-                let side = stream.send(&self.head, self.body, self.te_trailers, scheme).map_err(gone)?;
-                Ok((Side::H2(side), Held::H2(stream)))
-            }
-        }
-    }
-
-    fn count_opened(&self, opened: Result<bool, Reason>) {
-        let mut stats = self.core.stats.borrow_mut();
-        match opened {
-            Ok(true) => stats.counters.pool_reused += 1,
-            Ok(false) => {
-                stats.upstream_connect(self.lease.cluster.stat, self.lease.endpoint.stat, Ok(()));
-            }
-            Err(reason) => {
-                stats.upstream_connect(self.lease.cluster.stat, self.lease.endpoint.stat, Err(reason));
-            }
-        }
-    }
-
-    async fn send_body(&self, side: &mut Side) -> Result<(), SideError> {
-        if self.body != BodyLength::Empty {
-            if !self.bytes.is_empty() {
-                poll_fn(|cx| side.poll_room(cx)).await?;
-                side.send_body(BodyEvent::Data(Chunk::Shared(self.bytes.clone())))?;
-            }
-            poll_fn(|cx| side.poll_room(cx)).await?;
-            side.send_body(BodyEvent::End(self.trailers.clone()))?;
-        }
-        poll_fn(|cx| side.poll_flush(cx)).await
+        let Detached { lease, core, .. } = &self.request;
+        lease.goes(outcome, clock::now().saturating_sub(began_at), LoadSign::None);
+        self.admitted.ends_like(lease);
+        core.stats.borrow_mut().mirror_ended(lease.cluster.stat, end);
     }
 }
 
-const NOT_WRITABLE: Failure = (MirrorEnd::NotWritable, Outcome::Abandoned);
-
-fn not_connected(reason: Reason) -> Failure {
-    (MirrorEnd::NotConnected, fault::outcome(reason, false))
+async fn send(request: &Detached) -> Result<Outcome, Failure> {
+    let (mut side, held, response, info) = request.answer().await.map_err(failure)?;
+    let outcome = Outcome::of_status(response.status);
+    let mut left = RESPONSE_BYTES_MAX;
+    loop {
+        let piece = poll_fn(|cx| side.poll_body(cx)).await;
+        match piece.map_err(|error| failure(broken(&error, Phase::InBody)))? {
+            BodyEvent::Data(chunk) => match left.checked_sub(chunk.len()) {
+                Some(rest) => left = rest,
+                None => return Ok(outcome),
+            },
+            BodyEvent::Last(_) | BodyEvent::End(_) => break,
+        }
+    }
+    held.give_back(&request.lease, side, info.persistence, Next::KeepAlive);
+    Ok(outcome)
 }
 
-fn gone(_error: SendError) -> Failure {
-    (MirrorEnd::Broken, Outcome::Abandoned)
-}
-
-fn broken(error: &SideError, phase: Phase) -> Failure {
-    (MirrorEnd::Broken, fault::outcome(fault::upstream(error, phase), false))
+fn failure((at, outcome): Lost) -> Failure {
+    let end = match at {
+        LostAt::Connecting => MirrorEnd::NotConnected,
+        LostAt::Writing => MirrorEnd::NotWritable,
+        LostAt::Waiting => MirrorEnd::Broken,
+    };
+    (end, outcome)
 }

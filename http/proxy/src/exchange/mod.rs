@@ -4,6 +4,8 @@
 //! Everything in between (who is calling, route, policies, attempts, the reply to an error) is decided here.
 
 mod attempt;
+mod detached;
+mod hedge;
 mod log_row;
 mod mirror;
 mod place;
@@ -30,7 +32,7 @@ pub(crate) use self::attempt::INTERIM_RESPONSES_MAX;
 pub(crate) use self::place::{Done, Place, Work, run_in_place};
 use crate::conn::ConnInfo;
 use crate::core::{Core, LiveSnapshot};
-use crate::pool::Settings;
+use crate::pool::{Lease, Settings};
 use crate::reason::Reason;
 use crate::record::{Outcome, Stage};
 use crate::relay::Direction;
@@ -138,6 +140,10 @@ pub(crate) struct Exchange<'a> {
     mirror: Option<mirror::Wish>,
     /// The session of a cluster with sessions, where its cookie changes.
     new_cookie: Option<session::NewCookie>,
+    /// A second attempt that may begin while the first is silent.
+    hedge: Option<Box<hedge::Hedge>>,
+    /// The attempt whose answer was passed on in place of the first one's.
+    winner: Option<Lease>,
 }
 
 /// The part of a request head that a route may rewrite.
@@ -226,6 +232,8 @@ impl<'a> Exchange<'a> {
             is_recorded: false,
             mirror: None,
             new_cookie: None,
+            hedge: None,
+            winner: None,
         }
     }
 

@@ -20,8 +20,9 @@ use http_balance::breaker::BreakerState;
 use http_balance::cluster::EndpointView;
 use http_balance::endpoint::{Availability, ConnectionAdvice, Health};
 use http_balance::hashing::Placed;
+use http_balance::hedge::{self, HedgeRules, NoHedge};
 use http_balance::mirror::MirrorRoom;
-use http_balance::retry::{self, Again, Attempted, NoRetry, RetryRules};
+use http_balance::retry::{self, Again, Attempted, BodyState, NoRetry, RetryRules};
 use http_balance::shed::LoadSign;
 use http_balance::sticky::Session;
 use http_balance::{ClusterPlan, ClusterState, EndpointId, Event, NoEndpoint, Outcome, Pick, Slot, mix};
@@ -317,6 +318,22 @@ impl Cluster {
     /// How an attempt after the first went: whether it got through to an endpoint.
     pub(crate) fn retried(&self, is_reached: bool) {
         self.admission.borrow_mut().retries.reached(is_reached);
+    }
+
+    /// Counts a request that may be hedged.
+    pub(crate) fn may_be_hedged(&self) {
+        self.admission.borrow_mut().hedges.request(clock::now());
+    }
+
+    /// Decides whether a silent attempt is hedged; a yes has been paid for.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(crate) fn hedge(&self, rules: &HedgeRules, core_strain: u32) -> Result<(), NoHedge> {
+        let is_in_panic = self.state.borrow().is_in_panic();
+        let mut admission = self.admission.borrow_mut();
+        let mood = admission.mood(is_in_panic, core_strain);
+        hedge::start(rules, &mut admission.hedges, BodyState::Untouched, mood, clock::now())
     }
 
     fn endpoint(&self, slot: Slot) -> Option<Rc<Endpoint>> {

@@ -298,6 +298,20 @@ pub(crate) const CLUSTER: &[Metric<ClusterRow>] = &[
         "Attempts that were not made again because the retry budget was spent.",
     ),
     metric(
+        "shard_cluster_hedges_total",
+        Value::Counters("end", |r, each| {
+            each("won", r.hedges_won);
+            each("lost", r.hedges_lost);
+            each("failed", r.hedges_failed);
+        }),
+        "Second attempts while the first was silent: its answer was passed on; the first one's was; it came to nothing.",
+    ),
+    metric(
+        "shard_cluster_hedges_over_budget_total",
+        Value::Counter(|r| r.hedges_over_budget),
+        "Second attempts that were due and not made because the hedge budget was spent.",
+    ),
+    metric(
         "shard_cluster_attempts_beyond_zone_total",
         Value::Counter(|r| r.beyond_zone),
         "Attempts at endpoints outside the proxy's zone, in clusters with `zones` on proxies with `--zone`.",

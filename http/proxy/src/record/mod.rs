@@ -25,4 +25,5 @@ pub use mirror::MirrorEnd;
 pub use names::Names;
 pub use outcome::{Outcome, Stage, StageTimes};
 pub use rows::{ClusterEvents, ClusterRow, EndpointRow, ListenerRow, RouteRow};
+pub(crate) use stats::HedgeEnd;
 pub use stats::{CoreCounters, CoreGauges, CoreStats, Handshake, StatTable, TABLE_SIZES_MAX, TableSizes};

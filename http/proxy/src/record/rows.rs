@@ -88,6 +88,11 @@ row! {
         refused_circuit: count,
         refused_shed: count,
         retries_over_budget: count,
+        /// Second attempts while the first was silent, by their end: these three, and those that were not paid for.
+        hedges_won: count,
+        hedges_lost: count,
+        hedges_failed: count,
+        hedges_over_budget: count,
         /// Attempts outside the proxy's zone.
         beyond_zone: count,
         ejections: count,

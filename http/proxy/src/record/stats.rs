@@ -117,6 +117,19 @@ impl Default for CoreStats {
     }
 }
 
+/// What became of a hedge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HedgeEnd {
+    /// Its answer was passed on.
+    Won,
+    /// The first attempt answered before it, or the client left.
+    Lost,
+    /// No connection, no answer, or a 5xx; the first attempt went on.
+    Failed,
+    /// It was due, but the budget was spent.
+    OverBudget,
+}
+
 fn status_index(status: u16) -> usize {
     match status {
         100..=599 => usize::from(status) - 99,
@@ -300,6 +313,17 @@ impl CoreStats {
     /// Counts an attempt that was not made again because the cluster's budget was spent.
     pub fn retry_over_budget(&mut self, cluster: StatId) {
         self.clusters.row_mut(cluster).retries_over_budget += 1;
+    }
+
+    /// Counts the end of a hedge, or one that the cluster's budget did not allow.
+    pub(crate) fn hedge_ended(&mut self, cluster: StatId, end: HedgeEnd) {
+        let row = self.clusters.row_mut(cluster);
+        match end {
+            HedgeEnd::Won => row.hedges_won += 1,
+            HedgeEnd::Lost => row.hedges_lost += 1,
+            HedgeEnd::Failed => row.hedges_failed += 1,
+            HedgeEnd::OverBudget => row.hedges_over_budget += 1,
+        }
     }
 
     /// Counts an attempt at an endpoint outside the proxy's zone, where that counts.

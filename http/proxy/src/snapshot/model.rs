@@ -287,6 +287,8 @@ pub struct Forward {
     /// What is shed first under strain, where the cluster sheds.
     pub class: Class,
     pub mirror: Option<Box<Mirror>>,
+    /// Silence of the first attempt after which a second one starts; None: never.
+    pub hedge_after: Option<Duration>,
 }
 
 /// Copies of requests for another cluster, which no client waits for.

@@ -83,6 +83,12 @@ pub(super) const CLUSTER_RULES: &[Field] = &[
         "Sessions keep their endpoint by a signed cookie. Not with `ring_hash`, `maglev` and endpoints given by name."
     ),
     field!("retry_budget", Kind::Object(&RETRY_BUDGET), Optional, "How many retries all routes may make."),
+    field!(
+        "hedge_percent",
+        ints(balance::HEDGE_PERCENT),
+        Optional,
+        "How many requests of all routes with `hedge` one core may send twice, of the last ten seconds' requests on them."
+    ),
 ];
 
 pub(super) const ROUTE_RULES: &[Field] = &[
@@ -91,6 +97,12 @@ pub(super) const ROUTE_RULES: &[Field] = &[
         Kind::Either(&ints(balance::RETRIES), &Kind::Object(&RETRIES)),
         OptionalOr("`1`"),
         "Attempts after a failed one, on another endpoint. A number is short for `max`; 0: none."
+    ),
+    field!(
+        "hedge",
+        Kind::Either(&Kind::Bool, &Kind::Object(&HEDGE)),
+        OptionalOr("`false`"),
+        "A second attempt on another endpoint while the first is silent; the first good answer wins. `true` takes every default."
     ),
     field!(
         "priority_class",
@@ -523,6 +535,18 @@ static RETRY_BUDGET: Object = Object {
             "Always allowed, so that a quiet cluster can retry at all."
         ),
     ]],
+    groups: &[],
+};
+
+static HEDGE: Object = Object {
+    name: "hedge",
+    doc: "For requests without a body that may be sent again: GET, HEAD, PUT, DELETE, OPTIONS, and POST with Idempotency-Key where `retries` allows it. Not in clusters with `sticky`.",
+    fields: &[&[field!(
+        "after",
+        durations(balance::HEDGE_AFTER),
+        Optional,
+        "Silence of the first attempt; about what 95 of 100 answers stay under."
+    )]],
     groups: &[],
 };
 

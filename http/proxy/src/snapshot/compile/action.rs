@@ -100,6 +100,7 @@ pub(super) fn forward(
         idempotency_key: IdempotencyKey::default(),
         class: Class::default(),
         mirror: mirror.map(Box::new),
+        hedge_after: None,
     };
     Ok(ForwardParts { forward, timeout, idle_timeout })
 }

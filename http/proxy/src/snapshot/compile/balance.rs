@@ -54,9 +54,13 @@ pub(super) fn rules(
             ..shard_field(admission(options))?
         },
         retry: RetryRules { budget, ..RetryRules::default() },
-        hedge: None,
+        hedges: BudgetRules { percent: shard_field(hedge_percent(options))?, ..BudgetRules::HEDGES },
         sticky: None,
     })
+}
+
+fn hedge_percent(options: &v1::ClusterOptions) -> Checked<u32> {
+    value::bounded("hedge_percent", options.hedge_percent, &limits::HEDGE_PERCENT)
 }
 
 /// What `lb_config` says.

@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::num::NonZeroU32;
+use std::time::Duration;
 
-use control_api::defaults::route as limits;
+use control_api::defaults::{balance as balance_limits, route as limits};
 use control_api::envoy::cors::CorsPolicy as CorsMessage;
 use control_api::envoy::google::Any;
 use control_api::envoy::matcher::string_matcher::MatchPattern;
@@ -107,6 +108,7 @@ pub(super) struct RoutePolicies {
     pub(super) retry_on_timeout: bool,
     pub(super) idempotency_key: IdempotencyKey,
     pub(super) mirror: MirrorLimits,
+    pub(super) hedge_after: Option<Duration>,
 }
 
 impl RoutePolicies {
@@ -158,6 +160,13 @@ impl RoutePolicies {
             Some(false) => IdempotencyKey::Ignored,
             None => self.idempotency_key,
         };
+        if options.hedge_after.is_some() {
+            // 0 is "off", for the same reason.
+            self.hedge_after = match value::duration("hedge_after", options.hedge_after)? {
+                Some(Duration::ZERO) | None => None,
+                after => Some(value::bounded("hedge_after", after, &balance_limits::HEDGE_AFTER)?),
+            };
+        }
         if let Some(options) = options.mirror {
             self.mirror = MirrorLimits::read(options).within("mirror")?;
         }

@@ -156,6 +156,7 @@ fn rule(
 /// What the options of `shard.v1` say about forwarding.
 fn obey(policies: &RoutePolicies, route: &str, forward: &mut Forward) -> Checked<()> {
     forward.class = policies.class;
+    forward.hedge_after = policies.hedge_after;
     if let Some(mirror) = &mut forward.mirror {
         policies.mirror.apply(route, mirror);
     }

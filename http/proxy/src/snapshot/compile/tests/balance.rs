@@ -77,6 +77,7 @@ struct Found {
     retry: Option<RetryRules>,
     class: Class,
     idempotency_key: IdempotencyKey,
+    hedge_after: Option<Duration>,
 }
 
 fn forward(resources: &Resources) -> Found {
@@ -89,6 +90,7 @@ fn forward(resources: &Resources) -> Found {
         retry: forward.retry,
         class: forward.class,
         idempotency_key: forward.idempotency_key,
+        hedge_after: forward.hedge_after,
     }
 }
 
@@ -683,6 +685,7 @@ fn retries_and_classes_of_routes_arrive() {
         priority_class: Some(v1::PriorityClass::Free.into()),
         retry_on_timeout: Some(true),
         retry_with_idempotency_key: Some(true),
+        hedge_after: seconds(1),
         ..Default::default()
     };
     edit_route(&mut resources, |route| {
@@ -697,9 +700,29 @@ fn retries_and_classes_of_routes_arrive() {
     };
     assert_eq!((found.retry, found.class), (Some(wanted), Class::Free));
     assert_eq!(found.idempotency_key, IdempotencyKey::Honoured);
+    assert_eq!(found.hedge_after, Some(Duration::from_secs(1)));
     edit_action(&mut resources, |a| a.retry_policy = None);
     let refusal = refusal(&resources);
     assert!(refusal.contains("per_try_timeout is required by retry_on_timeout"), "{refusal}");
+}
+
+#[test]
+fn hedges_have_bounds_and_zero_is_off() {
+    let with_hedge = |after| {
+        let mut resources = small();
+        let options = v1::RouteOptions { hedge_after: after, ..Default::default() };
+        edit_route(&mut resources, |route| {
+            route.typed_per_filter_config.insert(v1::KEY.to_owned(), to_any(&options));
+        });
+        resources
+    };
+    assert_eq!(forward(&with_hedge(seconds(0))).hedge_after, None);
+    assert_eq!(forward(&with_hedge(None)).hedge_after, None);
+    let refusal_of_long = refusal(&with_hedge(seconds(11)));
+    assert!(refusal_of_long.contains("hedge_after is 11s"), "{refusal_of_long}");
+    let percent = |hedge_percent| own(v1::ClusterOptions { hedge_percent, ..Default::default() });
+    assert_eq!(rules(percent(Some(7))).hedges.percent, 7);
+    refused([(Box::new(percent(Some(51))), "hedge_percent is 51, it must lie between 1 and 50")]);
 }
 
 #[test]
