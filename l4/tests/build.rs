@@ -1,4 +1,4 @@
-//! Compiles the XDP program wrapped for the bench; the object is embedded into the bench.
+//! Compiles the XDP program wrapped for the bench, and the program that tags links; both are embedded.
 
 use std::env;
 use std::path::PathBuf;
@@ -8,14 +8,19 @@ fn main() -> Result<(), String> {
     let here = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("cargo sets CARGO_MANIFEST_DIR")?);
     let sources = here.join("../xdp");
     println!("cargo::rerun-if-changed={}", sources.display());
-    let own = here.join("benches/bench.bpf.c");
-    println!("cargo::rerun-if-changed={}", own.display());
     println!("cargo::rerun-if-env-changed=BPF_CLANG");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    let status = Command::new(sources.join("build"))
-        .arg(own)
-        .arg(out.join("bench.bpf.o"))
-        .status()
-        .map_err(|error| format!("l4/xdp/build: {error}"))?;
-    if status.success() { Ok(()) } else { Err("l4/xdp/build failed; its output says why".to_owned()) }
+    for (own, object) in [("benches/bench.bpf.c", "bench.bpf.o"), ("src/tag.bpf.c", "tag.bpf.o")] {
+        let own = here.join(own);
+        println!("cargo::rerun-if-changed={}", own.display());
+        let status = Command::new(sources.join("build"))
+            .arg(own)
+            .arg(out.join(object))
+            .status()
+            .map_err(|error| format!("l4/xdp/build: {error}"))?;
+        if !status.success() {
+            return Err("l4/xdp/build failed; its output says why".to_owned());
+        }
+    }
+    Ok(())
 }

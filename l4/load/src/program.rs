@@ -45,6 +45,8 @@ pub struct Size {
     pub instructions: u32,
     /// Bytes of machine code; 0 when the kernel does not tell.
     pub machine_bytes: u32,
+    /// Instructions that the verifier walked; 0 when the kernel does not tell.
+    pub verified: u32,
 }
 
 /// Result of [`Program::run`].
@@ -222,6 +224,7 @@ impl Program {
         Ok(Size {
             instructions: info.size_translated().unwrap_or(0) / INSTRUCTION_BYTES,
             machine_bytes: info.size_jitted(),
+            verified: info.verified_instruction_count().unwrap_or(0),
         })
     }
 }

@@ -130,11 +130,15 @@ fn main() {
     let mut cpu = rustix::thread::CpuSet::new();
     cpu.set(rustix::thread::sched_getcpu());
     rustix::thread::sched_setaffinity(None, &cpu).expect("a thread may stay where it is");
-    let size = Program::load(&options()).and_then(|mut program| program.size()).expect("the program loads");
-    say(&format!(
-        "shard-l4: {} instructions, {} bytes of machine code (Katran: 2,970 instructions)",
-        size.instructions, size.machine_bytes
-    ));
+    let with_cookies = LoadOptions { syn_cookies_above: Some(0), ..options() };
+    for (name, options) in [("", options()), (" with SYN cookies", with_cookies)] {
+        let size = Program::load(&options).and_then(|mut program| program.size()).expect("the program loads");
+        say(&format!(
+            "shard-l4{name}: {} instructions, {} bytes of machine code, {} steps of the verifier (Katran: 2,970 \
+             instructions)",
+            size.instructions, size.machine_bytes, size.verified
+        ));
+    }
     say(&format!(
         "{:<26} {:>8} {:>8} {:>8} {:>8} {:>7} {:>7}  counter",
         "path", "ns min", "ns med.", "harness", "Katran", "factor", "allowed"

@@ -7,6 +7,7 @@ pub mod frame;
 pub mod net;
 mod pins;
 pub mod rig;
+mod tags;
 pub mod transfer;
 
 use std::io::Write as _;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub use frame::{Packet, VLAN};
 pub use pins::Pins;
 pub use rig::Rig;
+pub use tags::Tags;
 
 static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 

@@ -244,7 +244,8 @@ pub fn ip(host: Option<&Host>, commands: &str) {
     assert!(output.status.success(), "{commands}{}", String::from_utf8_lossy(&output.stderr));
 }
 
-fn run(command: &mut Command, host: &Host) {
+/// Runs a command to its end in a namespace.
+pub(crate) fn run(command: &mut Command, host: &Host) {
     let output = host.enter(|| command.output()).expect("the command is installed (.ci/packages)");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }

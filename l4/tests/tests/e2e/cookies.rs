@@ -9,7 +9,7 @@ use l4_abi::Decision;
 use l4_load::{LoadOptions, Mode};
 use l4_tests::net::{Host, VIP4, VIP6};
 use l4_tests::transfer::finish;
-use l4_tests::{may_run, note};
+use l4_tests::{Tags, may_run, note};
 
 use super::fleet::{Fleet, Role, vip};
 
@@ -39,17 +39,18 @@ fn connections_come_to_be_by_cookies_of_the_boxes() {
     if !may_run("connections_come_to_be_by_cookies_of_the_boxes") {
         return;
     }
-    for mode in [Mode::Native, Mode::Generic] {
-        connections_by_cookies(mode);
+    for (mode, is_tagged) in [(Mode::Native, false), (Mode::Generic, false), (Mode::Native, true)] {
+        connections_by_cookies(mode, is_tagged);
     }
 }
 
-fn connections_by_cookies(mode: Mode) {
+fn connections_by_cookies(mode: Mode, is_tagged: bool) {
     let mut fleet = flooded(*b"the fleet's key.", mode);
+    let _tags = is_tagged.then(|| Tags::on(&fleet.lab));
     let transfers = fleet.start(48);
     let broken = finish(transfers);
     let (sent, accepted) = (fleet.at_boxes(Decision::CookieSent), fleet.at_proxies(Decision::CookieAccepted));
-    note(&format!("{mode:?}: {sent} cookies sent, {accepted} accepted"));
+    note(&format!("{mode:?}, VLAN tags {is_tagged}: {sent} cookies sent, {accepted} accepted"));
     assert_eq!(broken.count, 0, "{broken:?}");
     assert!(sent >= 48 && accepted >= 48, "{sent} {accepted}");
     // Every SYN was answered by a box, so that these connections were made without one.
