@@ -121,8 +121,8 @@ impl Encoder {
         indexing: Indexing,
         out: &mut Vec<u8>,
     ) {
-        let mut name_hash = 0;
-        let mut line_hash = 0;
+        let (mut name_hash, mut line_hash) = (0, 0);
+        let mut named = static_name;
         if indexing == Indexing::Index {
             if self.entries.get(self.guess).is_some_and(|entry| entry.is(name, value)) {
                 return self.put_index(self.guess, out);
@@ -132,14 +132,22 @@ impl Encoder {
             if let Some(at) = self.find(&self.line_hashes, line_hash, |entry| entry.is(name, value)) {
                 return self.put_index(at, out);
             }
-        } else if static_name.is_none() {
-            name_hash = hash(0, name);
+        }
+        if named.is_none() {
+            let is_named = |entry: &Entry| entry.text.get(..entry.name_len) == Some(name);
+            let at = if self.entries.get(self.guess).is_some_and(is_named) {
+                Some(self.guess)
+            } else {
+                name_hash = hash(0, name);
+                self.find(&self.name_hashes, name_hash, is_named)
+            };
+            if let Some(at) = at {
+                named = Some(self.index_of(at));
+                self.guess = at + 1;
+            }
         }
         let size = name.len() + value.len() + ENTRY_OVERHEAD_BYTES;
         let is_small = size <= ENTRY_BYTES_MAX.min(self.bytes_max);
-        let is_name = |entry: &Entry| entry.text.get(..entry.name_len) == Some(name);
-        let named = static_name
-            .or_else(|| self.find(&self.name_hashes, name_hash, is_name).map(|at| self.index_of(at)));
         // A line kept for its name has no hash of its own: nobody looks for it.
         let is_kept = is_small
             && match indexing {
@@ -190,6 +198,7 @@ impl Encoder {
         self.entries.push(entry);
         self.line_hashes.push(line_hash);
         self.name_hashes.push(name_hash);
+        self.guess = self.entries.len();
     }
 
     /// Evicts from the old end until `bytes` more fit (RFC 7541 §4.3, §4.4).
