@@ -71,6 +71,9 @@ fn c21_fields_that_would_become_lines_on_the_h1_side() {
         ("a length that is not the body's", with("content-length", "5")),
         ("a length that is no number", with("content-length", "+0")),
         ("two lengths", [with("content-length", "0"), vec![("content-length", "1")]].concat()),
+        ("two content types", [with("content-type", "a/a"), vec![("content-type", "b/b")]].concat()),
+        ("an underscore for a dash", with("content_length", "5")),
+        ("an underscore in a name that the proxy vouches for", with("x_forwarded_for", "1.2.3.4")),
     ];
     for (what, fields) in cases {
         let mut connection = h2(&proxy);
@@ -232,6 +235,24 @@ fn c20_resets_that_the_peer_provokes_count_too() {
     // RFC 9113 §6.9: increment 0 may also be answered as a connection error.
     assert!(matches!(code, Some(code::ENHANCE_YOUR_CALM | code::PROTOCOL_ERROR) | None), "{code:?}");
     serves(&proxy);
+}
+
+#[test]
+fn c20_a_request_that_is_taken_back_in_the_same_write_is_not_begun() {
+    let (origin, proxy) = echo_behind_proxy();
+    let mut connection = h2(&proxy);
+    let mut burst = Vec::new();
+    for number in 0..20 {
+        let stream = 2 * number + 1;
+        burst.extend(Frame::headers(stream, true, &request_fields("GET", "a.example", "/")).encode());
+        burst.extend(Frame::rst(stream, code::CANCEL).encode());
+    }
+    connection.write_bytes(&burst).expect("the proxy reads");
+    connection.send(&Frame::ping([7; 8]));
+    assert!(connection.wait(|frame| frame.kind == kind::PING).is_some(), "the burst has been read");
+    crate::untouched(&origin, "twenty requests that were taken back");
+    connection.send(&Frame::headers(101, true, &request_fields("GET", "a.example", "/page")));
+    assert_eq!(connection.response(101).expect("the connection lives").status, 200);
 }
 
 #[test]
