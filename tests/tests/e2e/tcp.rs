@@ -49,6 +49,8 @@ pub(crate) fn proxy(tcp: &Value, clusters: Vec<Cluster>, change: impl FnOnce(&mu
 fn config(tcp: &Value, clusters: Vec<Cluster>, change: impl FnOnce(&mut Listener)) -> Config {
     let mut config = Config::with(clusters[0].clone());
     config.clusters = clusters;
+    // Connections that wait for a slow machine are not cut.
+    config.drain = PATIENCE;
     let mut listener = Listener { tcp: Some(tcp.clone()), ..Listener::new("tcp") };
     change(&mut listener);
     config.listeners.push(listener);
@@ -290,6 +292,42 @@ fn a_proxy_header_says_who_the_client_is() {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         text.contains("\"client\":\"192.0.2.7\"") && text.contains("\"request_bytes\":5")
     });
+}
+
+#[test]
+fn endpoints_are_told_who_the_client_is() {
+    let first_line = backend(|mut stream| {
+        let mut bytes = Vec::new();
+        while !bytes.ends_with(b"\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a line");
+            bytes.extend(byte);
+        }
+        stream.write_all(&bytes).expect("the client is there");
+    });
+    let keys = json!({ "cluster": "app/u", "send_proxy_protocol": "v1" });
+    let by_line = proxy(&keys, vec![Cluster::new("u", &[first_line])], |_| {});
+    // A client that waits for the server to speak first.
+    let client = connect(&by_line);
+    let (own, listener) = (client.local_addr().expect("bound"), by_line.listener("tcp"));
+    let line = format!("PROXY TCP4 127.0.0.1 127.0.0.1 {} {}\r\n", own.port(), listener.port());
+    assert_eq!(String::from_utf8_lossy(&rest(&client).expect("a clean end")), line);
+
+    // One proxy behind another: what the outer one is told arrives at the origin.
+    let origin = tests::origin::echo();
+    let mut inner = Config::to(origin.address());
+    inner.listeners[0].proxy_protocol = Some(vec!["127.0.0.0/8".to_owned()]);
+    let inner = Proxy::start(inner);
+    let keys = json!({ "cluster": "app/u", "send_proxy_protocol": "v2" });
+    let outer = proxy(&keys, vec![Cluster::new("u", &[inner.address()])], |listener| {
+        listener.proxy_protocol = Some(vec!["127.0.0.0/8".to_owned()]);
+    });
+    let mut client = connect(&outer);
+    let header = b"PROXY TCP6 2001:db8::7 2001:db8::1 4711 443\r\n";
+    let request = b"GET / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n";
+    client.write_all(&[header.as_slice(), request].concat()).expect("open");
+    let response = String::from_utf8(rest(&client).expect("a clean end")).expect("text");
+    assert!(response.contains("x-forwarded-for") && response.contains("2001:db8::7"), "{response}");
 }
 
 #[test]

@@ -48,6 +48,15 @@ pub enum UnknownSni {
     Refuse = 1,
 }
 
+/// Whether endpoints are told the client's address, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
+#[repr(i32)]
+pub enum SendProxyProtocol {
+    SendNothing = 0,
+    SendV1 = 1,
+    SendV2 = 2,
+}
+
 /// Rules by client address. `deny` wins; a non-empty `allow` denies everything outside it.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct AddressRules {
@@ -105,6 +114,9 @@ pub struct ListenerOptions {
     pub access_log_success_sample: Option<f64>,
     #[prost(enumeration = "UnknownSni", tag = "13")]
     pub unknown_sni: i32,
+    /// Only of a TCP listener.
+    #[prost(enumeration = "SendProxyProtocol", tag = "14")]
+    pub send_proxy_protocol: i32,
 }
 
 /// In `typed_per_filter_config["shard.v1"]` of a RouteConfiguration, VirtualHost or Route. They merge field by

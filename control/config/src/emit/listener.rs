@@ -223,6 +223,7 @@ pub(super) fn listener_options(node: &Node) -> ListenerOptions {
         }),
         access_log_success_sample: node.get("access_log").and_then(|log| log.number("success_sample")),
         unknown_sni: unknown_sni.into(),
+        send_proxy_protocol: 0,
     }
 }
 

@@ -70,7 +70,8 @@ impl<'a> Emitter<'a> {
             let rest = cluster.strip_prefix(service.name.as_str());
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        service.node.get("hosts").is_none() && self.tcp_clusters.iter().any(is_its_own)
+        let is_silent = ["hosts", "listeners"].iter().all(|key| service.node.get(key).is_none());
+        is_silent && self.tcp_clusters.iter().any(is_its_own)
     }
 
     fn route(&mut self, service: &Service, own: &Node, name: &str) -> Option<BuiltRoute> {

@@ -10,6 +10,7 @@ use control_api::envoy::listener::{
 use control_api::envoy::names;
 use control_api::envoy::tcp_proxy::{TcpProxy, tcp_proxy};
 use control_api::envoy::tls_inspector::TlsInspector;
+use control_api::shard::v1::SendProxyProtocol;
 
 use super::cluster::socket_address;
 use super::listener::{listener_options, proxy_protocol_filter};
@@ -44,6 +45,11 @@ impl Emitter<'_> {
         let has_names = chains.iter().any(|chain| chain.filter_chain_match.is_some());
         let mut options = listener_options(node);
         options.unknown_sni = 0;
+        options.send_proxy_protocol = match tcp.word("send_proxy_protocol") {
+            Some("v1") => SendProxyProtocol::SendV1.into(),
+            Some("v2") => SendProxyProtocol::SendV2.into(),
+            _ => SendProxyProtocol::SendNothing.into(),
+        };
         options.request_line_bytes_max = None;
         options.connection_age_jitter = None;
         (options.h2_resets_max, options.h2_control_frames_max) = (None, None);

@@ -60,6 +60,21 @@ fn names_become_filter_chains_and_the_service_stays_out_of_http() {
 }
 
 #[test]
+fn a_service_that_says_where_http_goes_is_served_both_ways() {
+    let both = "name: sql\nlisteners: [web]\nhosts: [sql.example]\nendpoints: [\"127.0.0.1:1\"]\n";
+    for service in
+        [both, &both.replace("hosts: [sql.example]\n", ""), &both.replace("listeners: [web]\n", "")]
+    {
+        let mut set = config("tcp: { cluster: sql }");
+        set.insert("services/sql/service.yaml".into(), service.as_bytes().to_vec());
+        let resources = loaded(set).resources;
+        let routes =
+            resources.routes.iter().flat_map(|routes| &routes.virtual_hosts).flat_map(|host| &host.routes);
+        assert!(routes.into_iter().any(|route| route.name.starts_with("sql/")), "{service}");
+    }
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_by_key() {
     for (keys, message) in [
         ("tcp: {}", "leads nowhere"),

@@ -35,19 +35,21 @@ pub(super) enum Broken {
 /// One direction.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
+    /// Bytes of our own in front of those of the peer.
+    ahead: Option<Buf>,
     buf: Option<Buf>,
     pipe: Option<Pipe>,
     read_was_long: bool,
     has_ended: bool,
     is_over: bool,
-    /// Passed on so far.
+    /// Of the peer's, passed on so far.
     pub(super) bytes: u64,
 }
 
 impl Flow {
-    /// A direction that begins with bytes that were read already.
-    pub(super) fn starting_with(buf: Option<Buf>) -> Self {
-        Self { buf, ..Self::default() }
+    /// A direction that begins with bytes of our own, then with such of the peer that were read already.
+    pub(super) fn starting_with(ahead: Option<Buf>, buf: Option<Buf>) -> Self {
+        Self { ahead, buf, ..Self::default() }
     }
 
     /// Moves what can be moved; ready when the end has been passed on.
@@ -93,6 +95,11 @@ impl Flow {
 
     /// Writes what is held; what is empty afterwards is given back.
     fn poll_pass_on(&mut self, to: &mut Transport, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(ahead) = self.ahead.as_mut().filter(|ahead| !ahead.is_empty()) {
+            let sent = ready!(to.poll_write(cx, ahead.filled()))?;
+            ahead.consume(sent);
+        }
+        self.ahead = None;
         while let Some(pipe) = self.pipe.as_mut().filter(|pipe| !pipe.is_empty()) {
             self.bytes += wide(ready!(to.poll_splice_out(cx, pipe))?);
         }

@@ -25,17 +25,18 @@ use http_balance::Outcome as Balanced;
 use http_balance::admission::{Applicant, Refusal};
 use http_balance::retry::{Attempted, BodyState, Failure, NoRetry, Repeatability};
 use http_balance::shed::{Class, LoadSign};
+use http_wire::proxy_protocol::{Header, V1_BYTES_MAX, write_v1, write_v2};
 use tls::FirstBytes;
 
 use super::duplex::{Broken, Flow};
-use super::{Place, greet};
+use super::{ConnInfo, Place, greet};
 use crate::core::{Core, LiveSnapshot};
 use crate::fault;
 use crate::pool::{Admitted, Cluster, OpenCount, Seat, dial_own};
 use crate::reason::Reason;
 use crate::record::{LogRow, Outcome, Stage, is_sampled, write_json};
 use crate::route::hash_key::hash_of;
-use crate::snapshot::{StatId, TcpConfig};
+use crate::snapshot::{ProxyHeader, StatId, TcpConfig};
 use crate::survey::LiveConn;
 use crate::transport::Transport;
 
@@ -64,9 +65,16 @@ pub(super) async fn serve(
     let reason = match choose(client.transport.tcp(), rules, &mut early, &mut record).await {
         Ok(target) => match core.clusters.get(&snapshot, target.cluster) {
             Some(cluster) => {
+                let header = rules.proxy_header;
                 drop(snapshot);
                 let limits = (target.idle_timeout, target.age_max.map(|age| info.opened_at + age));
-                pass_on(core, &cluster, &mut client, early, limits, &mut record).await
+                match proxy_header(header, &info) {
+                    Ok(ahead) => {
+                        let up = Flow::starting_with(ahead, early);
+                        pass_on(core, &cluster, &mut client, up, limits, &mut record).await
+                    }
+                    Err(reason) => reason,
+                }
             }
             None => Reason::Internal,
         },
@@ -75,6 +83,21 @@ pub(super) async fn serve(
     record.outcome.reason = reason;
     drop((record, client));
     (reason != Reason::Ok).then_some(reason)
+}
+
+/// What tells the endpoint who the client is.
+fn proxy_header(version: Option<ProxyHeader>, info: &ConnInfo) -> Result<Option<Buf>, Reason> {
+    let Some(version) = version else { return Ok(None) };
+    let header = Header::Proxied { source: info.peer, destination: info.local };
+    let mut bytes = Vec::with_capacity(V1_BYTES_MAX);
+    match version {
+        ProxyHeader::V1 => write_v1(&header, &mut bytes),
+        ProxyHeader::V2 => write_v2(&header, &mut bytes),
+    }
+    let mut buf = Buf::try_take().ok_or(Reason::Internal)?;
+    let taken = buf.extend(&bytes);
+    debug_assert_eq!(taken, bytes.len(), "a header is far smaller than a buffer");
+    Ok(Some(buf))
 }
 
 /// Finds out where a connection goes, by its server name where that counts.
@@ -179,7 +202,7 @@ async fn pass_on(
     core: &Core,
     cluster: &Rc<Cluster>,
     client: &mut Ending,
-    early: Option<Buf>,
+    mut up: Flow,
     (idle_timeout, ends_at): (Duration, Option<Duration>),
     record: &mut Record<'_>,
 ) -> Reason {
@@ -195,7 +218,7 @@ async fn pass_on(
         Ok(reached) => reached,
         Err(reason) => return reason,
     };
-    let (mut up, mut down) = (Flow::starting_with(early), Flow::default());
+    let mut down = Flow::default();
     let (idle, age) = (Deadline::new(), Deadline::new());
     if let Some(at) = ends_at {
         age.set(at);

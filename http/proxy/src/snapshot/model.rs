@@ -86,6 +86,15 @@ pub struct TcpConfig {
     pub default: Option<TcpTarget>,
     /// From accept to the whole ClientHello.
     pub hello_timeout: Duration,
+    /// What connections to endpoints begin with; None: the client's own bytes.
+    pub proxy_header: Option<ProxyHeader>,
+}
+
+/// Versions of the PROXY protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyHeader {
+    V1,
+    V2,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

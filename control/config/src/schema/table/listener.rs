@@ -115,7 +115,7 @@ const LISTENER_FIELDS: &[Field] = &[
 
 static TCP: Object = Object {
     name: "tcp",
-    doc: "Where connections of a TCP listener go. Clusters are named as `service` or `service/cluster`; such a service without `hosts` and `routes` is not served over HTTP. The time to connect is the cluster's `connect_timeout`.",
+    doc: "Where connections of a TCP listener go. Clusters are named as `service` or `service/cluster`; such a service is only served over HTTP when it has `hosts`, `routes` or `listeners`. The time to connect is the cluster's `connect_timeout`.",
     fields: &[&[
         field!(
             "cluster",
@@ -134,6 +134,12 @@ static TCP: Object = Object {
             durations(listener::PROXY_HEADER_TIMEOUT),
             Optional,
             "Time from accept for the client's first TLS message, where there are `server_names`."
+        ),
+        field!(
+            "send_proxy_protocol",
+            Kind::Choice(&[("v1", "a line of text"), ("v2", "binary")]),
+            NONE,
+            "Begins connections to endpoints with a PROXY header that says who the client is. All endpoints must expect it; TCP checks do not send it."
         ),
         field!("idle_timeout", durations(tcp::IDLE_TIMEOUT), Optional, "Without a byte in either direction."),
         field!(

@@ -60,19 +60,13 @@ pub(super) fn listener(message: &Listener, sources: &TlsSources<'_>) -> Checked<
     let inspects = tcp::take_inspector(&mut filters)?;
     let proxy_protocol =
         proxy_protocol(filters, &options)?.map(|trusted| ProxyProtocolConfig { trusted, header_timeout });
-    let mut chains = std::mem::take(&mut message.filter_chains);
+    let chains = std::mem::take(&mut message.filter_chains);
     nothing_else(&message)?;
     let (chain, tcp) = if chains.iter().any(tcp::is_tcp) {
         let (manager, tcp) = tcp::chains(chains, &options, inspects, header_timeout)?;
         (Chain { tls: None, tickets: TicketSource::Off, manager }, Some(tcp))
     } else {
-        let (Some(chain), true) = (chains.pop(), chains.is_empty()) else {
-            return Err(Fault::new("filter_chains", "must have exactly one entry"));
-        };
-        if inspects {
-            return Err(Fault::new("listener_filters", "inspects TLS, which only TCP listeners do"));
-        }
-        (filter_chain(chain, &options, sources).within_item("filter_chains", 0)?, None)
+        (http_chain(chains, &options, inspects, sources)?, None)
     };
     let steering = value::choice("steering", options.steering, |n| SteeringOption::try_from(n).ok());
     let steering = match shard_field(steering)? {
@@ -147,6 +141,26 @@ struct Chain {
     tls: Option<::tls::ServerContext>,
     tickets: TicketSource,
     manager: Manager,
+}
+
+/// The only chain of a listener that serves HTTP.
+fn http_chain(
+    mut chains: Vec<FilterChain>,
+    options: &ListenerOptions,
+    inspects: bool,
+    sources: &TlsSources<'_>,
+) -> Checked<Chain> {
+    let (Some(chain), true) = (chains.pop(), chains.is_empty()) else {
+        return Err(Fault::new("filter_chains", "must have exactly one entry"));
+    };
+    if inspects {
+        return Err(Fault::new("listener_filters", "inspects TLS, which only TCP listeners do"));
+    }
+    if shard_field(tcp::proxy_header(options))?.is_some() {
+        let message = "means nothing on an HTTP listener: connections to endpoints are shared";
+        return shard_field(Err(Fault::new("send_proxy_protocol", message)));
+    }
+    filter_chain(chain, options, sources).within_item("filter_chains", 0)
 }
 
 fn filter_chain(

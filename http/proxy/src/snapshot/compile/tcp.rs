@@ -12,20 +12,21 @@ use control_api::envoy::route::RouteConfiguration;
 use control_api::envoy::router::Router;
 use control_api::envoy::tcp_proxy::{TcpProxy, tcp_proxy::ClusterSpecifier};
 use control_api::envoy::tls_inspector::TlsInspector;
-use control_api::shard::v1::ListenerOptions;
+use control_api::shard::v1::{ListenerOptions, SendProxyProtocol};
 use control_api::to_any;
 
 use super::action::ClusterPlaces;
 use super::connection_manager::{self, Manager};
 use super::fault::{Checked, Fault, Within, nothing_else};
 use super::{shard_field, value};
-use crate::snapshot::model::{TcpConfig, TcpTarget};
+use crate::snapshot::model::{ProxyHeader, TcpConfig, TcpTarget};
 
 /// The chains of a listener before their clusters are looked up.
 #[derive(Debug)]
 pub(super) struct TcpParts {
     chains: Vec<Chain>,
     hello_timeout: Duration,
+    proxy_header: Option<ProxyHeader>,
 }
 
 #[derive(Debug)]
@@ -77,6 +78,7 @@ pub(super) fn chains(
     if options.client_limit.as_ref().is_some_and(|limit| limit.requests_per_second > 0) {
         return shard_field(Err(Fault::unsupported("client_limit.requests_per_second")));
     }
+    let proxy_header = shard_field(proxy_header(options))?;
     let mut log: Option<Vec<AccessLog>> = None;
     let mut chains = Vec::with_capacity(messages.len());
     for (at, message) in messages.into_iter().enumerate() {
@@ -112,7 +114,17 @@ pub(super) fn chains(
         .within("typed_config")
         .within_item("filters", 0)
         .within_item("filter_chains", 0)?;
-    Ok((manager, TcpParts { chains, hello_timeout }))
+    Ok((manager, TcpParts { chains, hello_timeout, proxy_header }))
+}
+
+/// What endpoints are told of the client.
+pub(super) fn proxy_header(options: &ListenerOptions) -> Checked<Option<ProxyHeader>> {
+    let known = |n| SendProxyProtocol::try_from(n).ok();
+    Ok(match value::choice("send_proxy_protocol", options.send_proxy_protocol, known)? {
+        SendProxyProtocol::SendNothing => None,
+        SendProxyProtocol::SendV1 => Some(ProxyHeader::V1),
+        SendProxyProtocol::SendV2 => Some(ProxyHeader::V2),
+    })
 }
 
 fn chain(mut message: FilterChain) -> Checked<(Chain, Vec<AccessLog>)> {
@@ -159,7 +171,11 @@ fn chain(mut message: FilterChain) -> Checked<(Chain, Vec<AccessLog>)> {
 
 /// Looks the clusters up and files the names.
 pub(super) fn config(parts: &TcpParts, places: &ClusterPlaces) -> Checked<TcpConfig> {
-    let mut config = TcpConfig { hello_timeout: parts.hello_timeout, ..TcpConfig::default() };
+    let mut config = TcpConfig {
+        hello_timeout: parts.hello_timeout,
+        proxy_header: parts.proxy_header,
+        ..TcpConfig::default()
+    };
     for (at, chain) in parts.chains.iter().enumerate() {
         config.file(chain, places).within_item("filter_chains", at)?;
     }
@@ -222,7 +238,11 @@ mod tests {
             idle_timeout: Duration::from_secs(60),
             age_max: None,
         };
-        TcpParts { chains: chains.iter().map(chain).collect(), hello_timeout: Duration::from_secs(5) }
+        TcpParts {
+            chains: chains.iter().map(chain).collect(),
+            hello_timeout: Duration::from_secs(5),
+            proxy_header: None,
+        }
     }
 
     fn places() -> ClusterPlaces {

@@ -215,6 +215,9 @@ fn client_certificates_need_a_ca_and_plaintext_needs_no_names() {
     let mut resources = small();
     edit_options(&mut resources.listeners[0], |o| o.unknown_sni = v1::UnknownSni::Refuse as i32);
     assert!(refusal(&resources).contains("unknown_sni means nothing on a plaintext listener"));
+    let send = v1::SendProxyProtocol::SendV2 as i32;
+    edit_options(&mut resources.listeners[0], |o| (o.unknown_sni, o.send_proxy_protocol) = (0, send));
+    assert!(refusal(&resources).contains("send_proxy_protocol means nothing on an HTTP listener"));
 }
 
 #[test]
