@@ -52,8 +52,8 @@ impl fmt::Display for Error {
             Self::Pin { path, .. } => write!(out, "{}: cannot be used as a pin", path.display()),
             Self::Load { .. } => out.write_str("the kernel does not take the program's maps or types"),
             Self::Verifier { .. } => out.write_str(
-                "the kernel refuses the XDP program; it needs Linux 6.1 or newer with the BPF JIT, LRU maps, maps \
-                 of maps and the helper bpf_skc_lookup_tcp",
+                "the kernel refuses the XDP program; it needs Linux 6.1 or newer with the BPF JIT, maps of maps \
+                 and the helper bpf_skc_lookup_tcp",
             ),
             Self::Attach { interface, .. } => write!(out, "{interface}: the program cannot be attached"),
             Self::Map { map, .. } => write!(out, "map {map}: cannot be read or written"),
