@@ -229,14 +229,17 @@ impl Exchange<'_> {
         if let Some(limit) = caller {
             self.timers.response.set(self.request.began_at + limit);
         }
-        if let Some(left) = self.time_left(route)? {
+        let spent = clock::now().saturating_sub(self.request.began_at);
+        let left =
+            [route.timeout, caller.map(|limit| limit.saturating_sub(spent))].into_iter().flatten().min();
+        if let Some(left) = left {
             let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
             self.request.head.fields.set(FieldId::XDeadlineMs, Decimal::new(left_ms).as_bytes())?;
         }
         Ok(())
     }
 
-    /// What the route and the caller leave for the response.
+    /// What the route and the caller leave for the response, as it was told to the backend.
     fn time_left(&self, route: &Route) -> Result<Option<Duration>, Stop> {
         let spent = clock::now().saturating_sub(self.request.began_at);
         let caller = self.caller_timeout()?.map(|limit| limit.saturating_sub(spent));
