@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tests::config::ClusterTls;
 use tests::dir::TempDir;
 use tests::tls::{Authority, ClientTls};
 use tests::{Cluster, PATIENCE, Proxy, RawClient, wait_until};
@@ -143,4 +144,25 @@ fn the_rest_goes_to_the_default() {
     let mut bytes = [0; 9];
     plain.read_exact(&mut bytes).expect("what is no TLS goes to the default as it is");
     assert_eq!(&bytes, b"EHLO me\r\n");
+}
+
+#[test]
+fn a_cluster_with_tls_gets_it_from_the_proxy() {
+    let authority = Authority::new("tests");
+    let mut cluster = Cluster::new("a", &[named(&authority, "a.example")]);
+    cluster.tls = Some(ClusterTls {
+        authority: authority.pem().to_owned(),
+        server_name: "a.example".to_owned(),
+        identity: None,
+    });
+    let keys = json!({ "cluster": "app/a" });
+    let good = proxy(&keys, vec![cluster.clone()], |_| {});
+    let mut client = connect(&good);
+    client.write_all(b"?").expect("open");
+    assert_eq!(rest(&client).expect("close_notify is a clean end"), b"a.example");
+
+    cluster.tls.as_mut().expect("set above").server_name = "b.example".to_owned();
+    let wrong = proxy(&keys, vec![cluster], |_| {});
+    assert!(rest(&connect(&wrong)).is_err());
+    wait_reason(&wrong, "upstream_tls_failed");
 }
