@@ -94,6 +94,11 @@ pub struct ClientContext {
 }
 
 impl ClientContext {
+    /// The same context for another thread of the process that does not serve requests.
+    pub fn share(&self) -> Self {
+        Self { config: Arc::clone(&self.config) }
+    }
+
     pub(crate) fn config(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.config)
     }

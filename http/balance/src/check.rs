@@ -66,6 +66,8 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailCause {
     ConnectFailed,
+    /// The TLS handshake failed, or the session broke.
+    TlsFailed,
     TimedOut,
     /// An HTTP status out of range, redirects included.
     Status(u16),

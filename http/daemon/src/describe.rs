@@ -68,8 +68,13 @@ impl Description {
 }
 
 fn health_target(cluster: &ClusterConfig) -> Option<health::Target> {
+    let via = health::Via {
+        protocol: cluster.protocol,
+        tls: cluster.tls.as_ref().map(tls::ClientContext::share),
+        server_name: cluster.server_name.clone(),
+    };
     let peers = cluster.all_endpoints().map(health::Peer::of).collect();
-    Some(health::Target { cluster: cluster.name.clone(), rules: cluster.check.clone()?, peers })
+    Some(health::Target { cluster: cluster.name.clone(), rules: cluster.check.clone()?, via, peers })
 }
 
 /// Only what the config names now: series of what has gone are not shown any more (C44).

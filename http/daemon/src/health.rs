@@ -10,7 +10,9 @@
 //! can be stale. With all [`WORKERS`] at silent endpoints further checks are late by at most their timeouts.
 //! Owned by the main thread.
 
+mod h2;
 mod probe;
+mod stream;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -24,7 +26,7 @@ use http_balance::Rng;
 use http_balance::check::{Answer, Check, CheckRules, Flip, Others};
 use http_balance::endpoint::Health;
 
-use http_proxy::snapshot::EndpointConfig;
+use http_proxy::snapshot::{EndpointConfig, ServerName, UpstreamProtocol};
 
 use crate::admin::lock;
 use crate::oplog;
@@ -46,11 +48,27 @@ impl Peer {
     }
 }
 
+/// How an endpoint is spoken to: as requests are.
+#[derive(Debug)]
+pub(crate) struct Via {
+    pub(crate) protocol: UpstreamProtocol,
+    pub(crate) tls: Option<tls::ClientContext>,
+    pub(crate) server_name: ServerName,
+}
+
+#[cfg(test)]
+impl Default for Via {
+    fn default() -> Self {
+        Self { protocol: UpstreamProtocol::Http1, tls: None, server_name: ServerName::Endpoint }
+    }
+}
+
 /// A cluster whose endpoints are checked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) cluster: String,
     pub(crate) rules: CheckRules,
+    pub(crate) via: Via,
     /// By address; DNS names bring more.
     pub(crate) peers: Vec<Peer>,
 }
@@ -80,6 +98,7 @@ struct Job {
     cluster: String,
     peer: Peer,
     rules: Arc<CheckRules>,
+    via: Arc<Via>,
 }
 
 impl Checker {
@@ -123,7 +142,7 @@ fn work(queue: &Mutex<Receiver<Job>>, answers: &Sender<Order>) {
     loop {
         let job = lock(queue).recv();
         let Ok(job) = job else { return };
-        let answer = probe::check(&job.rules, &job.peer);
+        let answer = probe::check(&job.rules, &job.peer, &job.via);
         if answers.send(Order::Answered { job, answer }).is_err() {
             return;
         }
@@ -141,6 +160,7 @@ struct Entry {
 #[derive(Debug)]
 struct Group {
     rules: Arc<CheckRules>,
+    via: Arc<Via>,
     own: Vec<Peer>,
     found: Vec<Peer>,
     entries: BTreeMap<SocketAddr, Entry>,
@@ -196,7 +216,8 @@ impl<F: FnMut(&str, Known)> Schedule<F> {
             if entry.is_running || entry.check.due() != at {
                 continue;
             }
-            let job = Job { cluster, peer: entry.peer.clone(), rules: Arc::clone(&group.rules) };
+            let (rules, via) = (Arc::clone(&group.rules), Arc::clone(&group.via));
+            let job = Job { cluster, peer: entry.peer.clone(), rules, via };
             // Without workers the process is about to end.
             entry.is_running = self.jobs.send(job).is_ok();
         }
@@ -204,14 +225,15 @@ impl<F: FnMut(&str, Known)> Schedule<F> {
 
     fn set_targets(&mut self, targets: Vec<Target>) {
         let mut before = std::mem::take(&mut self.groups);
-        for Target { cluster, rules, peers } in targets {
+        for Target { cluster, rules, via, peers } in targets {
             let kept = before.remove(&cluster);
             let entries = match kept {
                 Some(group) if *group.rules == rules => group.entries,
                 Some(_) | None => BTreeMap::new(),
             };
             let found = self.found.get(&cluster).cloned().unwrap_or_default();
-            self.groups.insert(cluster.clone(), Group { rules: Arc::new(rules), own: peers, found, entries });
+            let (rules, via) = (Arc::new(rules), Arc::new(via));
+            self.groups.insert(cluster.clone(), Group { rules, via, own: peers, found, entries });
             self.settle(&cluster);
         }
         // Nobody checks these any more: what was said of them is taken back.

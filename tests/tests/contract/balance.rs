@@ -151,16 +151,22 @@ fn every_key_of_a_route_changes_it() {
 }
 
 #[test]
-fn what_is_not_served_yet_is_refused_in_so_many_words() {
-    for (check, is_served) in [("/healthz", true), ("{ tcp: true }", true), ("{ grpc: \"\" }", false)] {
-        let dir = config(&format!(", health_check: {check}"), "");
+fn a_grpc_check_needs_a_cluster_that_speaks_http2() {
+    for (check, protocol, is_fit) in [
+        ("/healthz", "http1", true),
+        ("{ tcp: true }", "http1", true),
+        ("/healthz", "http2", true),
+        ("{ grpc: \"\" }", "http2", true),
+        ("{ grpc: \"\" }", "http1", false),
+    ] {
+        let dir = config(&format!(", protocol: {protocol}, health_check: {check}"), "");
         let loaded = control_config::load(dir.path()).expect("the loader takes it");
         match compile_for(&loaded.resources, &Host::default(), &mut StatRegistry::default()) {
-            Ok(snapshot) => assert!(is_served && snapshot.clusters[0].check.is_some(), "{check}"),
+            Ok(snapshot) => assert!(is_fit && snapshot.clusters[0].check.is_some(), "{check} {protocol}"),
             Err(nacks) => {
                 let line = nacks[0].to_string();
-                assert!(!is_served, "{line}");
-                let words = "Cluster \"shop/main\": health_checks[0].grpc_health_check is not served yet";
+                assert!(!is_fit, "{line}");
+                let words = "Cluster \"shop/main\": health_checks[0].grpc_health_check needs a cluster that speaks HTTP/2";
                 assert!(line.contains(words), "{line}");
             }
         }

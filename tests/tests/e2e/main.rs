@@ -21,6 +21,7 @@ mod h2_hostile;
 mod h2_limits;
 mod h2_pool;
 mod h2_upstream;
+mod health;
 mod hedge;
 mod host;
 mod http10;

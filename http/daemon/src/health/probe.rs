@@ -1,80 +1,106 @@
 //! One check of one endpoint on a blocking socket, within its time limit.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::io;
 
 use http_balance::check::{Answer, CheckKind, CheckRules, FailCause};
+use http_proxy::snapshot::UpstreamProtocol;
+use http_wire::fields::{FieldError, FieldId};
+use http_wire::head::RequestHead;
 
-use super::Peer;
+use super::stream::Stream;
+use super::{Peer, Via, h2};
 
 /// Of an answer; a status line is far shorter.
 const ANSWER_BYTES_MAX: usize = 4096;
+const USER_AGENT: &str = "shard-proxy health check";
 
 /// Checks, and says what came of it.
-pub(super) fn check(rules: &CheckRules, peer: &Peer) -> Answer {
-    let deadline = Instant::now() + rules.timeout;
-    let mut stream = match TcpStream::connect_timeout(&peer.address, rules.timeout) {
+pub(super) fn check(rules: &CheckRules, peer: &Peer, via: &Via) -> Answer {
+    let mut stream = match Stream::open(peer, via, rules.timeout) {
         Ok(stream) => stream,
         Err(error) if is_timeout(&error) => return Answer::Fail(FailCause::TimedOut),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            return Answer::Fail(FailCause::TlsFailed);
+        }
         Err(_refused) => return Answer::Fail(FailCause::ConnectFailed),
     };
-    let asked = match &rules.kind {
-        CheckKind::Http { path, host, .. } => {
-            let address = || peer.address.to_string();
-            let host = host.clone().or_else(|| peer.hostname.clone()).unwrap_or_else(address);
-            let request = format!(
-                "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: shard-proxy health check\r\nConnection: close\r\n\r\n"
-            );
-            exchange(&mut stream, request.as_bytes(), deadline, has_line).map(|answer| http(rules, &answer))
+    let asked = match (&rules.kind, via.protocol) {
+        (CheckKind::Http { path, host, .. }, UpstreamProtocol::Http1) => {
+            http1(&mut stream, path, &authority(peer, host.as_deref())).map(|answer| http(rules, &answer))
         }
-        CheckKind::Tcp { send, expect } => {
-            let is_whole = |answer: &[u8]| answer.len() >= expect.len();
-            exchange(&mut stream, send, deadline, is_whole).map(|answer| {
-                match (answer.starts_with(expect), answer.is_empty()) {
-                    (true, _) => Answer::Pass,
-                    (false, true) => Answer::Interrupted,
-                    (false, false) => Answer::Fail(FailCause::WrongAnswer),
-                }
-            })
+        (CheckKind::Http { path, host, .. }, UpstreamProtocol::Http2) => {
+            http2(rules, &mut stream, path, &authority(peer, host.as_deref()))
         }
-        // The compile refuses these checks until they are served.
-        CheckKind::Grpc { .. } => Ok(Answer::Fail(FailCause::NotServing)),
+        (CheckKind::Grpc { service }, _) => grpc(&mut stream, service, &authority(peer, None)),
+        (CheckKind::Tcp { send, expect }, _) => tcp(&mut stream, send, expect),
     };
     match asked {
         Ok(answer) => answer,
         Err(error) if is_timeout(&error) => Answer::Fail(FailCause::TimedOut),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Answer::Fail(FailCause::TlsFailed),
         Err(_broken) => Answer::Fail(FailCause::WrongAnswer),
     }
 }
 
-/// Sends, and reads until there is enough or the peer closes.
-fn exchange(
-    stream: &mut TcpStream,
-    send: &[u8],
-    deadline: Instant,
-    is_enough: impl Fn(&[u8]) -> bool,
-) -> io::Result<Vec<u8>> {
-    stream.set_write_timeout(Some(left(deadline)?))?;
-    stream.write_all(send)?;
-    let mut answer = Vec::new();
-    let mut piece = [0; 512];
-    while !is_enough(&answer) && answer.len() < ANSWER_BYTES_MAX {
-        stream.set_read_timeout(Some(left(deadline)?))?;
-        match stream.read(&mut piece) {
-            Ok(0) => break,
-            Ok(count) => answer.extend_from_slice(piece.get(..count).unwrap_or_default()),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(answer)
+/// The host that is asked for: the check's own, the endpoint's name, its address.
+fn authority(peer: &Peer, host: Option<&str>) -> String {
+    let address = || peer.address.to_string();
+    host.map(str::to_owned).or_else(|| peer.hostname.clone()).unwrap_or_else(address)
 }
 
-/// Sockets take no timeout of zero.
-fn left(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+fn http1(stream: &mut Stream, path: &str, host: &str) -> io::Result<Vec<u8>> {
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {USER_AGENT}\r\nConnection: close\r\n\r\n"
+    );
+    exchange(stream, request.as_bytes(), has_line)
+}
+
+fn http2(rules: &CheckRules, stream: &mut Stream, path: &str, host: &str) -> io::Result<Answer> {
+    let head = || -> Result<RequestHead, FieldError> {
+        let mut head = RequestHead::default();
+        head.set_method(b"GET")?;
+        head.set_authority(host.as_bytes())?;
+        head.set_path(path.as_bytes())?;
+        head.fields.push(FieldId::UserAgent, USER_AGENT.as_bytes())?;
+        Ok(head)
+    };
+    let reply = h2::ask(stream, &head().map_err(io::Error::other)?, b"", false)?;
+    Ok(match reply.status {
+        Some(status) => rules.kind.answer_of_status(status),
+        None if reply.is_broken => Answer::Fail(FailCause::WrongAnswer),
+        None => Answer::Interrupted,
+    })
+}
+
+/// As gRPC has it: whatever the HTTP status, the answer is good with `grpc-status` 0 and the word SERVING.
+fn grpc(stream: &mut Stream, service: &str, host: &str) -> io::Result<Answer> {
+    let (head, body) = h2::grpc_request(host.as_bytes(), service).map_err(io::Error::other)?;
+    let reply = h2::ask(stream, &head, &body, true)?;
+    Ok(match (reply.status, reply.grpc_status) {
+        (None, _) if reply.is_broken => Answer::Fail(FailCause::WrongAnswer),
+        (None, _) => Answer::Interrupted,
+        (Some(200), Some(0)) if h2::is_serving(&reply.body) => Answer::Pass,
+        (Some(200), Some(_)) => Answer::Fail(FailCause::NotServing),
+        (Some(200), None) => Answer::Fail(FailCause::WrongAnswer),
+        (Some(status), _) => Answer::Fail(FailCause::Status(status)),
+    })
+}
+
+fn tcp(stream: &mut Stream, send: &[u8], expect: &[u8]) -> io::Result<Answer> {
+    let answer = exchange(stream, send, |answer| answer.len() >= expect.len())?;
+    Ok(match (answer.starts_with(expect), answer.is_empty()) {
+        (true, _) => Answer::Pass,
+        (false, true) => Answer::Interrupted,
+        (false, false) => Answer::Fail(FailCause::WrongAnswer),
+    })
+}
+
+/// Sends, and reads until there is enough or the peer closes.
+fn exchange(stream: &mut Stream, send: &[u8], is_enough: impl Fn(&[u8]) -> bool) -> io::Result<Vec<u8>> {
+    stream.send(send)?;
+    let mut answer = Vec::new();
+    while !is_enough(&answer) && answer.len() < ANSWER_BYTES_MAX && stream.receive(&mut answer)? {}
+    Ok(answer)
 }
 
 fn is_timeout(error: &io::Error) -> bool {
@@ -110,6 +136,7 @@ fn status(answer: &[u8]) -> Option<u16> {
 pub(super) fn words(cause: FailCause) -> String {
     match cause {
         FailCause::ConnectFailed => "it cannot be connected to".to_owned(),
+        FailCause::TlsFailed => "TLS with it fails".to_owned(),
         FailCause::TimedOut => "it does not answer in time".to_owned(),
         FailCause::Status(status) => format!("it answers with the status {status}"),
         FailCause::NotServing => "it says that it does not serve".to_owned(),
@@ -119,8 +146,9 @@ pub(super) fn words(cause: FailCause) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io::BufRead as _;
+    use std::io::{BufRead as _, Write as _};
     use std::net::TcpListener;
+    use std::time::Duration;
 
     use super::*;
 
@@ -134,7 +162,7 @@ mod tests {
             stream.write_all(reply).unwrap();
         });
         let rules = CheckRules { timeout: Duration::from_secs(10), ..CheckRules::new(kind) };
-        let answer = check(&rules, &Peer { address, hostname: None });
+        let answer = check(&rules, &Peer { address, hostname: None }, &Via::default());
         peer.join().unwrap();
         answer
     }
@@ -167,7 +195,7 @@ mod tests {
     fn nobody_listens() {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let rules = CheckRules::new(CheckKind::Tcp { send: Vec::new(), expect: Vec::new() });
-        let answer = check(&rules, &Peer { address, hostname: None });
+        let answer = check(&rules, &Peer { address, hostname: None }, &Via::default());
         assert_eq!(answer, Answer::Fail(FailCause::ConnectFailed));
     }
 }

@@ -21,21 +21,14 @@ pub(super) fn rules(checks: Vec<HealthCheck>) -> Checked<Option<CheckRules>> {
     first.map(|check| rule(check).within_item("health_checks", 0)).transpose()
 }
 
-/// Refuses checks that this process cannot make: its checker speaks TCP and HTTP/1.1, without TLS.
-pub(super) fn is_served(check: &CheckRules, protocol: UpstreamProtocol, has_tls: bool) -> Checked<()> {
-    let refused = |field: &str, way_out: &str| {
-        Err(Fault::new(field, format!("is not served {way_out}: use tcp_health_check")))
-    };
-    match &check.kind {
-        CheckKind::Grpc { .. } => refused("grpc_health_check", "yet"),
-        CheckKind::Http { .. } if has_tls => refused("http_health_check", "over TLS yet"),
-        CheckKind::Http { .. } if protocol == UpstreamProtocol::Http2 => {
-            refused("http_health_check", "over HTTP/2 yet")
-        }
-        CheckKind::Tcp { send, .. } if has_tls && !send.is_empty() => {
-            Err(Fault::new("tcp_health_check.send", "is not served over TLS yet: leave it out"))
-        }
-        CheckKind::Http { .. } | CheckKind::Tcp { .. } => Ok(()),
+/// A gRPC check speaks HTTP/2, as the requests of its cluster do.
+pub(super) fn is_fit(check: &CheckRules, protocol: UpstreamProtocol) -> Checked<()> {
+    match (&check.kind, protocol) {
+        (CheckKind::Grpc { .. }, UpstreamProtocol::Http1) => Err(Fault::new(
+            "grpc_health_check",
+            "needs a cluster that speaks HTTP/2: set its protocol, or check by http or tcp",
+        )),
+        (CheckKind::Grpc { .. } | CheckKind::Http { .. } | CheckKind::Tcp { .. }, _) => Ok(()),
     }
 }
 

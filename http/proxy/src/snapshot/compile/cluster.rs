@@ -77,7 +77,7 @@ pub(super) fn cluster(
     };
     nothing_else(&message)?;
     if let Some(check) = &check {
-        check::is_served(check, protocol, tls.is_some()).within_item("health_checks", 0)?;
+        check::is_fit(check, protocol).within_item("health_checks", 0)?;
     }
     let (zone_preference, zone_rules) =
         zones::rules(zones_wanted, host.zone, &mut zones, (rules.policy, rules.sticky.is_some()))?;

@@ -558,20 +558,16 @@ fn endpoints_have_a_priority_a_standing_and_health() {
 #[test]
 fn checks_that_cannot_be_made_are_refused() {
     let rules = |kind| CheckRules::new(kind);
-    let http = || rules(CheckKind::Http { path: "/".to_owned(), host: None, statuses: vec![200..=200] });
-    let tcp = |send: &[u8]| rules(CheckKind::Tcp { send: send.to_vec(), expect: Vec::new() });
-    let (h1, h2) = (UpstreamProtocol::Http1, UpstreamProtocol::Http2);
-    for (check, protocol, has_tls) in
-        [(http(), h1, false), (tcp(b""), h1, true), (tcp(b""), h2, true), (tcp(b"PING"), h2, false)]
-    {
-        assert_eq!(check::is_served(&check, protocol, has_tls), Ok(()));
-    }
+    let http = rules(CheckKind::Http { path: "/".to_owned(), host: None, statuses: vec![200..=200] });
+    let tcp = rules(CheckKind::Tcp { send: b"PING".to_vec(), expect: Vec::new() });
     let grpc = rules(CheckKind::Grpc { service: String::new() });
-    for (check, protocol, has_tls) in
-        [(grpc, h2, false), (http(), h1, true), (http(), h2, false), (tcp(b"PING"), h1, true)]
-    {
-        assert!(check::is_served(&check, protocol, has_tls).is_err(), "{check:?} {protocol:?} {has_tls}");
+    for check in [&http, &tcp, &grpc] {
+        assert_eq!(check::is_fit(check, UpstreamProtocol::Http2), Ok(()));
     }
+    for check in [&http, &tcp] {
+        assert_eq!(check::is_fit(check, UpstreamProtocol::Http1), Ok(()));
+    }
+    assert!(check::is_fit(&grpc, UpstreamProtocol::Http1).is_err());
 }
 
 #[test]
