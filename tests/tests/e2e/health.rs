@@ -115,7 +115,7 @@ fn check(kind: &str, of: Value) -> Value {
 #[track_caller]
 fn wait_health(proxy: &Proxy, unhealthy: u64, what: &str) {
     // A core knows clusters that it has used.
-    proxy.get("/");
+    let _any_answer = proxy.get("/");
     wait_until(what, PATIENCE, || {
         let page = proxy.admin("/clusters").json();
         page["clusters"][0]["endpoints"][0]["cores_unhealthy"] == unhealthy
