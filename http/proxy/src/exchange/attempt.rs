@@ -1,4 +1,5 @@
-//! Stops 9 to 11: choose a cluster and an endpoint, get a connection, relay; and once more where that is safe.
+//! Stops 9 to 11: choose a cluster and an endpoint, get a connection (`connect`), relay until the response begins
+//! (`respond` passes it on); and once more where that is safe.
 //!
 //! Whether a failed attempt is made again is decided by `http_balance::retry`; here is what it goes by: how the attempt
 //! failed, and what is left of the request. What was taken of the body must be whole: up to 64 KiB of it are kept. The
@@ -19,29 +20,21 @@ use http_balance::shed::{Class, ClientAttempt, LoadSign};
 use http_balance::{Outcome, Slot};
 use http_gateway::body_limit::BodyMeter;
 use http_wire::fields::FieldId;
-use http_wire::h1::{Persistence, RequestFraming};
-use http_wire::h2::SendError;
-use http_wire::head::{BodyLength, Method, Scheme, Version};
+use http_wire::head::{BodyLength, Method};
 use http_wire::number::Decimal;
 
+use super::connect::Held;
 use super::hedge::{Hedge, Won};
 use super::{Exchange, Next, Stop};
 use crate::core::LiveSnapshot;
 use crate::fault::{self, Phase};
-use crate::pool::{self, Cluster, Fresh, H2Lease, Lease, Ticket};
+use crate::pool::{Cluster, Fresh, Lease};
 use crate::reason::Reason;
 use crate::record::Stage;
 use crate::relay::{Direction, IdleLimits, Relay, RelayError};
 use crate::reply::Reply;
 use crate::side::{ResponseInfo, Side, SideError};
-use crate::snapshot::{Forward, HostRewrite, IdempotencyKey, ListenerConfig, Route, UpstreamProtocol};
-use crate::upgrade;
-
-/// What an attempt holds of the pool.
-pub(super) enum Held {
-    H1(Ticket),
-    H2(H2Lease),
-}
+use crate::snapshot::{Forward, HostRewrite, IdempotencyKey, ListenerConfig, Route};
 
 /// An attempt that came to nothing.
 struct Failure {
@@ -60,10 +53,10 @@ enum Relayed {
 
 /// What all attempts of an exchange go by.
 #[derive(Clone, Copy)]
-struct Plan<'a> {
-    listener: &'a ListenerConfig,
-    route: &'a Route,
-    forward: &'a Forward,
+pub(super) struct Plan<'a> {
+    pub(super) listener: &'a ListenerConfig,
+    pub(super) route: &'a Route,
+    pub(super) forward: &'a Forward,
 }
 
 /// What the wait for a response head brings.
@@ -72,14 +65,8 @@ enum Heard {
     Hedge(Box<Won>),
 }
 
-/// Interim responses to one request. RFC 9110 §15.2 has no bound; a 102 every ten seconds is a quarter of an hour.
-pub(crate) const INTERIM_RESPONSES_MAX: u32 = 100;
-
 /// With a 503: the backend has not acted on the request.
 const NOT_PROCESSED: &[u8] = b"x-shard-not-processed";
-
-/// With a 503: the backend has more to do than it can. The second is what Envoy says for itself.
-const OVERLOADED: [&[u8]; 2] = [b"x-shard-overloaded", b"x-envoy-overloaded"];
 
 impl Exchange<'_> {
     pub(super) async fn forward(
@@ -218,7 +205,7 @@ impl Exchange<'_> {
         }
     }
 
-    fn give_up(&self, reason: Reason) -> Stop {
+    pub(super) fn give_up(&self, reason: Reason) -> Stop {
         if self.head_sent || reason.status().is_none() { Stop::Cut(reason) } else { Stop::reply(reason) }
     }
 
@@ -346,75 +333,6 @@ impl Exchange<'_> {
         };
         self.winner = Some(lease);
         next
-    }
-
-    fn count_opened(&self, lease: &Lease, opened: Result<&Held, Reason>) {
-        let (cluster, endpoint) = (lease.cluster.stat, lease.endpoint.stat);
-        let mut stats = self.core.stats.borrow_mut();
-        match opened {
-            Ok(held) if held.is_reused() => stats.counters.pool_reused += 1,
-            Ok(_) => stats.upstream_connect(cluster, endpoint, Ok(())),
-            // Nobody knows how the dialling would have gone.
-            Err(Reason::ClientReset | Reason::DeadlineExceeded) => {}
-            Err(reason) => stats.upstream_connect(cluster, endpoint, Err(reason)),
-        }
-    }
-
-    /// Gets a connection and puts the request head on it.
-    async fn open(&mut self, lease: &Lease, fresh: Fresh) -> Result<(Side, Held), (Reason, Cause)> {
-        match lease.protocol() {
-            UpstreamProtocol::Http1 => {
-                let opened = self.unless_gone(pool::check_out(lease, fresh)).await;
-                let (mut side, ticket) = opened.map_err(connect_failed)?;
-                upgrade::ask_over_h1(&mut self.request.head, self.core.random(), self.core.random());
-                // What follows an upgrade is the tunnel, not a body.
-                let is_upgrade = self.request.head.protocol().is_some();
-                let framing = RequestFraming {
-                    body: if is_upgrade { BodyLength::Empty } else { self.request.body },
-                    persistence: Persistence::KeepAlive,
-                    te_trailers: self.request.te_trailers,
-                };
-                let written = side.send_request_head(&self.request.head, framing);
-                written.map_err(|error| (fault::upstream(&error, Phase::BeforeHead), Cause::Response))?;
-                Ok((Side::H1(side), Held::H1(ticket)))
-            }
-            UpstreamProtocol::Http2 => self.open_stream(lease).await,
-        }
-    }
-
-    /// Waits for a connection as long as the client waits (C27): a stream that was reset must not go on as work
-    /// (C20).
-    async fn unless_gone<T>(&mut self, open: impl Future<Output = Result<T, Reason>>) -> Result<T, Reason> {
-        let mut open = std::pin::pin!(open);
-        std::future::poll_fn(|cx| {
-            if self.downstream.poll_gone(cx).is_ready() {
-                return Poll::Ready(Err(Reason::ClientReset));
-            }
-            if self.timers.response.poll_expired(cx).is_ready() {
-                return Poll::Ready(Err(Reason::DeadlineExceeded));
-            }
-            open.as_mut().poll(cx)
-        })
-        .await
-    }
-
-    async fn open_stream(&mut self, lease: &Lease) -> Result<(Side, Held), (Reason, Cause)> {
-        let stream = self.unless_gone(H2Lease::take(lease)).await.map_err(connect_failed)?;
-        let is_upgrade = self.request.head.protocol().is_some();
-        if is_upgrade {
-            self.unless_gone(stream.settled(&lease.settings)).await.map_err(connect_failed)?;
-            if !stream.knows_extended_connect() {
-                return Err((Reason::UpgradeRefused, Cause::Response));
-            }
-        }
-        let scheme = if lease.settings.config().tls.is_some() { Scheme::Https } else { Scheme::Http };
-        let body = if is_upgrade { BodyLength::Streamed } else { self.request.body };
-        match stream.send(&self.request.head, body, self.request.te_trailers, scheme) {
-            Ok(side) => Ok((Side::H2(side), Held::H2(stream))),
-            Err(SendError::Closed | SendError::GoingAway) => {
-                Err((Reason::UpstreamGoaway, Cause::BeyondGoaway))
-            }
-        }
     }
 
     /// Relays the request up and the response down.
@@ -549,162 +467,9 @@ impl Exchange<'_> {
         }
     }
 
-    fn has_response_field(&self, name: &[u8]) -> bool {
-        self.request.response.fields.get_name(name).is_some_and(|value| value != b"false")
-    }
-
-    /// What the response says about the backend's load.
-    fn load_sign(&self) -> LoadSign {
-        let is_overloaded = self.request.response.status == 503
-            && OVERLOADED.iter().any(|name| self.has_response_field(name));
-        if is_overloaded { LoadSign::Overloaded } else { LoadSign::None }
-    }
-
-    /// What the response says about the endpoint.
-    fn response_outcome(&self) -> Outcome {
-        match upgrade::grpc_status(&self.request.response.fields) {
-            Some(status) if self.is_grpc() => Outcome::of_grpc_status(u32::from(status)),
-            _ => Outcome::of_status(self.request.response.status),
-        }
-    }
-
     fn caller_deadline_passed(&self) -> bool {
         let limit = self.caller_timeout().ok().flatten();
         limit.is_some_and(|limit| clock::now() >= self.request.began_at + limit)
-    }
-
-    /// From the first response head to the end of the exchange.
-    async fn pass_response(
-        &mut self,
-        upstream: &mut Side,
-        mut info: ResponseInfo,
-        mut upload: Direction,
-        (idle, sent_at): (IdleLimits, Duration),
-        (lease, plan): (&Lease, Plan<'_>),
-    ) -> Result<(Next, ResponseInfo), Stop> {
-        let route = plan.route;
-        let head_at = clock::now();
-        let mut interim_responses = 0;
-        while self.request.response.is_interim() && self.request.response.status != 101 {
-            interim_responses += 1;
-            if interim_responses > INTERIM_RESPONSES_MAX {
-                return Err(self.give_up(Reason::UpstreamBadInterim));
-            }
-            self.pass_interim().await?;
-            (info, upload) = self.next_head(upstream, upload, idle, route).await?;
-        }
-        lease.goes(self.response_outcome(), clock::now().saturating_sub(sent_at), self.load_sign());
-        let is_tunnel =
-            upgrade::accept(&self.request.head, &mut self.request.response).map_err(Stop::reply)?;
-        self.finish_response_fields(route)?;
-        self.write_cookie(lease)?;
-        if self.is_grpc() {
-            self.outcome.grpc_status = upgrade::grpc_status(&self.request.response.fields);
-        }
-        let persistence = if self.core.is_draining() { Persistence::Close } else { self.request.persistence };
-        let body = if is_tunnel { BodyLength::Streamed } else { info.body };
-        let next = self
-            .send_head(body, info.declared_length, persistence)
-            .map_err(|error| Stop::reply(fault::upstream(&error, Phase::BeforeHead)))?;
-        if is_tunnel {
-            upstream.become_tunnel();
-            self.downstream.become_tunnel();
-        }
-        if self.mirror.is_some() && upload.has_ended() {
-            self.mirror(plan.forward, upload.take_copy());
-        }
-        let unlimited = if is_tunnel { BodyMeter::new(None) } else { BodyMeter::new(route.body_bytes_max) };
-        let tunnel_idle = IdleLimits { downstream: idle.upstream, upstream: idle.upstream };
-        let limits = if is_tunnel { tunnel_idle } else { idle };
-        let mut relay = Relay::new(self.downstream, upstream, upload, unlimited, limits, &self.timers.idle);
-        let result = if is_tunnel { relay.until_both_end().await } else { relay.until_end().await };
-        let request_is_over = relay.has_sent_request();
-        let grpc_status = relay.response.grpc_status;
-        self.outcome.response_bytes = relay.response.bytes;
-        self.outcome.request_bytes = relay.request.bytes;
-        if self.mirror.is_some() {
-            let copied = relay.request.take_copy();
-            self.mirror(plan.forward, copied);
-        }
-        self.outcome.stages.set(Stage::Body, clock::now().saturating_sub(head_at));
-        result.map_err(|error| Stop::Cut(fault::relay(&error, Phase::InBody)))?;
-        if let Some(status) = grpc_status.filter(|_| self.is_grpc()) {
-            self.outcome.grpc_status = Some(status);
-            let outcome = Outcome::of_grpc_status(u32::from(status));
-            if outcome.failure().is_some() {
-                lease.breaks_off(outcome);
-            }
-        }
-        if is_tunnel {
-            info.persistence = Persistence::Close;
-            return Ok((Next::Close, info));
-        }
-        if !request_is_over {
-            // C24: the backend answered without the whole request; neither connection is in step any more.
-            info.persistence = Persistence::Close;
-            return Ok((Next::Close, info));
-        }
-        Ok((next, info))
-    }
-
-    /// Passes an interim response on at once; HTTP/1.0 clients do not know them (RFC 9110 §15.2).
-    async fn pass_interim(&mut self) -> Result<(), Stop> {
-        if self.request.head.version == Version::Http10 {
-            return Ok(());
-        }
-        let cut = |error: SideError| Stop::Cut(fault::downstream(&error));
-        self.send_head(BodyLength::Empty, None, Persistence::KeepAlive).map_err(cut)?;
-        std::future::poll_fn(|cx| self.downstream.poll_flush(cx)).await.map_err(cut)
-    }
-
-    /// Waits for the response head behind an interim one.
-    async fn next_head(
-        &mut self,
-        upstream: &mut Side,
-        upload: Direction,
-        idle: IdleLimits,
-        route: &Route,
-    ) -> Result<(ResponseInfo, Direction), Stop> {
-        let method = self.request.head.method;
-        let meter = BodyMeter::new(route.body_bytes_max);
-        let response = &mut self.request.response;
-        let mut relay = Relay::new(self.downstream, upstream, upload, meter, idle, &self.timers.idle);
-        let result = relay
-            .until_head(&self.timers.response, route.timeout, |side, cx| {
-                side.poll_response_head(cx, method, response)
-            })
-            .await;
-        let upload = relay.into_upload();
-        match result {
-            Ok(info) => Ok((info, upload)),
-            Err(error) => Err(self.give_up(fault::relay(&error, Phase::BeforeHead))),
-        }
-    }
-}
-
-impl Held {
-    pub(super) fn is_reused(&self) -> bool {
-        match self {
-            Self::H1(ticket) => ticket.is_reused,
-            Self::H2(stream) => stream.is_reused,
-        }
-    }
-
-    fn connect(&self) -> Option<Duration> {
-        match self {
-            Self::H1(ticket) => ticket.connect,
-            Self::H2(stream) => stream.connect,
-        }
-    }
-
-    /// Returns an h1 connection to the pool when it is in step; an h2 stream's place is given back by dropping.
-    pub(super) fn give_back(self, lease: &Lease, upstream: Side, persistence: Persistence, next: Next) {
-        if let (Self::H1(ticket), Side::H1(mut side)) = (self, upstream)
-            && next != Next::Abort
-            && side.is_reusable(persistence)
-        {
-            pool::give_back(lease, side, ticket);
-        }
     }
 }
 
@@ -746,16 +511,6 @@ fn refused(refusal: Refusal) -> Stop {
         Ok(()) => Stop::Reply(Box::new(reply)),
         Err(unfit) => Stop::from(unfit),
     }
-}
-
-/// Why no connection came about.
-fn connect_failed(reason: Reason) -> (Reason, Cause) {
-    let cause = match reason {
-        Reason::ClientReset | Reason::DeadlineExceeded => Cause::Response,
-        Reason::UpstreamConnectRefused => Cause::Refused,
-        _ => Cause::Connect,
-    };
-    (reason, cause)
 }
 
 /// The route's rules where it has some; the budget is always the cluster's.

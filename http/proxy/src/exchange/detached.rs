@@ -13,7 +13,8 @@ use http_wire::h1::{Persistence, RequestFraming};
 use http_wire::h2::SendError;
 use http_wire::head::{BodyLength, RequestHead, ResponseHead, Scheme};
 
-use super::attempt::{Held, INTERIM_RESPONSES_MAX};
+use super::connect::Held;
+use super::respond::INTERIM_RESPONSES_MAX;
 use crate::chunk::Chunk;
 use crate::core::Core;
 use crate::fault::{self, Phase};

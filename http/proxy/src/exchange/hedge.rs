@@ -27,7 +27,7 @@ use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead};
 use http_wire::number::Decimal;
 
 use super::Exchange;
-use super::attempt::Held;
+use super::connect::Held;
 use super::detached::Detached;
 use crate::core::Core;
 use crate::pool::{Cluster, Lease};

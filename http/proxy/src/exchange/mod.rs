@@ -4,12 +4,14 @@
 //! Everything in between (who is calling, route, policies, attempts, the reply to an error) is decided here.
 
 mod attempt;
+mod connect;
 mod detached;
 mod hedge;
 mod log_row;
 mod mirror;
 mod place;
 mod prepare;
+mod respond;
 mod session;
 
 use std::net::SocketAddr;
@@ -28,8 +30,8 @@ use http_wire::h2::ErrorCode;
 use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead, Version};
 use http_wire::number::hex_digits;
 
-pub(crate) use self::attempt::INTERIM_RESPONSES_MAX;
 pub(crate) use self::place::{Done, Place, Work, run_in_place};
+pub(crate) use self::respond::INTERIM_RESPONSES_MAX;
 use crate::conn::ConnInfo;
 use crate::core::{Core, LiveSnapshot};
 use crate::pool::{Lease, Settings};
