@@ -134,10 +134,10 @@ fn a_cluster_that_slows_down_leaves_the_others_alone() {
     let proxy = on_one_core(config);
     let steady = Steady::start(proxy.address(), 4, 100);
     let callers = Callers::start(proxy.address(), "/search", 40, Duration::from_millis(200));
-    let before = steady.window(Duration::from_secs(2));
+    let before = steady.calmest(2, Duration::from_secs(1));
     search_ms.store(3_000, Ordering::Release);
     let began = Instant::now();
-    let after = steady.window(Duration::from_secs(4));
+    let after = steady.calmest(4, Duration::from_secs(1));
     let answers = callers.since(began);
     let refused: Vec<_> = answers.iter().filter(|a| a.code.as_deref() == Some("in_flight_limit")).collect();
     let refusal = median(refused.iter().map(|answer| answer.took));
@@ -323,7 +323,7 @@ fn slow_clients_and_slow_backends_leave_the_others_alone() {
         .listener(|listener| listener.header_timeout = Some(Duration::from_secs(2)));
     let proxy = on_one_core(config);
     let steady = Steady::start(proxy.address(), 4, 100);
-    let before = steady.window(Duration::from_secs(2));
+    let before = steady.calmest(2, Duration::from_secs(1));
     // 200 heads, a byte in every 100 ms, and 40 requests to a backend that answers a byte in every 50 ms.
     let _callers = Callers::start(proxy.address(), "/slow", 40, Duration::from_millis(10));
     let mut heads: Vec<_> = (0..200).map(|_| RawClient::connect(proxy.address())).collect();
@@ -345,7 +345,7 @@ fn slow_clients_and_slow_backends_leave_the_others_alone() {
             Vec::new()
         })
     };
-    let after = steady.window(Duration::from_secs(4));
+    let after = steady.calmest(4, Duration::from_secs(1));
     stop.store(true, Ordering::Release);
     let ends = loris.join().expect("the slow clients end");
     tests::note(&format!(
