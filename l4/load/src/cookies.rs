@@ -42,7 +42,8 @@ pub(crate) fn with_number(object: &[u8]) -> Result<Vec<u8>> {
 ///
 /// [`Error::Verifier`] when the kernel refuses it.
 pub(crate) fn load(ebpf: &mut Ebpf) -> Result<()> {
-    classifier(ebpf)?.load().map_err(Error::verifier)
+    let program = classifier(ebpf)?;
+    crate::program::verified(|| program.load())
 }
 
 /// Attaches it to what comes in by an interface; a pinned link is taken over.

@@ -128,7 +128,8 @@ impl Program {
         let mut ebpf = loader
             .load(numbered.as_deref().unwrap_or(object))
             .map_err(|source| Error::load("making the maps", source))?;
-        xdp(&mut ebpf, program)?.load().map_err(Error::verifier)?;
+        let xdp_program = xdp(&mut ebpf, program)?;
+        verified(|| xdp_program.load())?;
         if has_cookies {
             cookies::load(&mut ebpf)?;
         }
@@ -297,7 +298,57 @@ fn replace(program: &mut Xdp, pin: &Path, interface: &str) -> Result<bool> {
     }
 }
 
+/// Lets the kernel verify a program, again when a signal came meanwhile: then it gives up with EAGAIN, whatever the signal.
+///
+/// # Errors
+///
+/// [`Error::Verifier`] when the kernel refuses it, or was disturbed each time.
+pub(crate) fn verified(
+    mut load: impl FnMut() -> std::result::Result<(), aya::programs::ProgramError>,
+) -> Result<()> {
+    use aya::programs::ProgramError;
+    const ATTEMPTS: usize = 5;
+    for _ in 1..ATTEMPTS {
+        match load() {
+            Err(ProgramError::LoadError { io_error, .. })
+                if io_error.kind() == std::io::ErrorKind::WouldBlock => {}
+            result => return result.map_err(Error::verifier),
+        }
+    }
+    load().map_err(Error::verifier)
+}
+
 fn xdp<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
     let program = ebpf.program_mut(name).ok_or(aya::programs::ProgramError::NotLoaded);
     program.and_then(TryInto::try_into).map_err(Error::verifier)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use aya::programs::ProgramError;
+    use aya_obj::VerifierLog;
+
+    use super::*;
+
+    #[test]
+    fn a_signal_in_the_middle_is_no_refusal() {
+        let refused = |kind: io::ErrorKind| ProgramError::LoadError {
+            io_error: kind.into(),
+            verifier_log: VerifierLog::new(String::new()),
+        };
+        for (disturbed, rest, wanted) in [(0, true, 1), (4, true, 5), (4, false, 5), (9, true, 5)] {
+            let mut calls = 0;
+            let result = verified(|| {
+                calls += 1;
+                match calls {
+                    count if count <= disturbed => Err(refused(io::ErrorKind::WouldBlock)),
+                    _ if rest => Ok(()),
+                    _ => Err(refused(io::ErrorKind::InvalidInput)),
+                }
+            });
+            assert_eq!((calls, result.is_ok()), (wanted, rest && disturbed < 5));
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! User-space instructions of one request, counted by callgrind, against the ratchet in `instructions.txt` beside this
 //! file: the same binary and the same input make the same number, whatever else the machine does. Over the figure by
 //! more than 2 % is a failure; the change that wants more sets the figure and says why in its commit. Under it by more
-//! than 2 % is a failure, too: the figure is lowered then, so that it holds what was won.
+//! than 8 % is a failure, too: the figure is lowered then, so that it holds what was won. (A build without incremental
+//! compilation needs 2 to 5 % less; the figures are those of an ordinary one.)
 //!
 //! On a busy machine a run takes longer and so holds more of what goes by time (reports, timers), which can only add: the
 //! least of a few counts is judged.
@@ -13,7 +14,8 @@ use tests::tool::require_tool;
 use tests::{Config, Origin, Proxy, RawClient};
 
 const RATCHET: &str = include_str!("instructions.txt");
-const TOLERANCE_PERCENT: u64 = 2;
+const ABOVE_PERCENT_MAX: u64 = 2;
+const BELOW_PERCENT_MAX: u64 = 8;
 /// Until buffers, tables and caches have their sizes.
 const WARM_UP: u32 = 200;
 const COUNTED: u32 = 2000;
@@ -90,7 +92,7 @@ fn count(config: Config, connect: impl Fn(&Proxy) -> Client) -> u64 {
 fn judge(name: &str, count: impl Fn() -> u64) {
     let wanted = RATCHET.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
     let wanted = wanted.expect("the ratchet has a line for it");
-    let (low, high) = (wanted * (100 - TOLERANCE_PERCENT), wanted * (100 + TOLERANCE_PERCENT));
+    let (low, high) = (wanted * (100 - BELOW_PERCENT_MAX), wanted * (100 + ABOVE_PERCENT_MAX));
     let mut least = u64::MAX;
     for _ in 0..COUNTS_MAX {
         least = least.min(count());

@@ -18,7 +18,7 @@ impl Clock {
     pub(super) fn of(ebpf: &mut Ebpf, folder: Option<&Path>) -> Result<Self> {
         let program = ebpf.program_mut(PROGRAM).ok_or(ProgramError::NotLoaded).map_err(Error::verifier)?;
         let program: &mut SocketFilter = program.try_into().map_err(Error::verifier)?;
-        program.load().map_err(Error::verifier)?;
+        crate::program::verified(|| program.load())?;
         if let Some(pin) = folder.map(|folder| folder.join(PROGRAM)).filter(|pin| !pin.exists()) {
             program.pin(&pin).map_err(|source| Error::Pin { path: pin, source: Box::new(source) })?;
         }
