@@ -9,6 +9,8 @@
 //! task alone keeps the socket: with [`Link::close`] it is gone, whatever exchanges still hold of the link.
 
 mod inbox;
+#[cfg(test)]
+mod tests;
 
 use std::cell::RefCell;
 use std::io;
@@ -146,7 +148,12 @@ impl Link {
         }
         state.is_task_woken = false;
         let received = state.poll_receive(cx, core);
+        let was_congested = state.codec.is_congested();
         let drained = state.poll_drain(cx, core);
+        if was_congested && !state.codec.is_congested() {
+            // Reading stopped for want of room, and nobody will tell of what had come by then.
+            cx.waker().wake_by_ref();
+        }
         match (received, drained) {
             (Poll::Ready(end), _) => Poll::Ready(end),
             (Poll::Pending, Poll::Ready(Err(_gone))) => Poll::Ready(LinkEnd::Broken),

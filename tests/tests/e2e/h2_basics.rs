@@ -39,6 +39,40 @@ fn the_four_pairings_carry_bodies_byte_for_byte() {
     assert_eq!(h1.faults(), Vec::<String>::new());
 }
 
+/// What is sent at once fills the connection's output; the client's credit for more has to be read all the same.
+#[test]
+fn a_window_of_any_size_is_opened_again_and_again() {
+    let body = pattern(4 << 20);
+    let sent = body.clone();
+    let origin = Origin::scripted(move |connection| {
+        while connection.request().is_some() {
+            connection.write(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", sent.len()));
+            if !connection.write(&sent) {
+                return;
+            }
+        }
+    });
+    let proxy = Proxy::start(Config::to(origin.address()));
+    for window in [16 << 10, 128 << 10, 256 << 10, 512 << 10, 1 << 20] {
+        let settings = [(setting::INITIAL_WINDOW_SIZE, window)];
+        let mut client = H2Conn::client(proxy.connect().into_stream(), &settings);
+        client.send(&Frame::window_update(0, 1 << 30));
+        client.send(&Frame::headers(1, true, &request_fields("GET", "a.example", "/")));
+        let (mut got, mut left) = (0, window);
+        while got < body.len() {
+            let frame = client.wait(|frame| frame.is(kind::DATA, 1));
+            let frame = frame.unwrap_or_else(|| panic!("nothing comes after {got} bytes, window {window}"));
+            got += frame.payload.len();
+            left -= u32::try_from(frame.payload.len()).expect("a frame is small");
+            // The whole of it at once, when nothing is left.
+            if left == 0 && got < body.len() {
+                left = window;
+                client.send(&Frame::window_update(1, window));
+            }
+        }
+    }
+}
+
 #[test]
 fn big_responses_in_the_four_pairings() {
     let body = pattern(5_000_000);

@@ -1,0 +1,102 @@
+//! The connection's task against a peer on a real socket.
+
+use std::future::poll_fn;
+use std::net::{TcpListener, TcpStream as StdStream};
+use std::os::fd::OwnedFd;
+use std::task::Poll;
+use std::time::Duration;
+
+use core_runtime::net::TcpStream;
+use core_runtime::timer::Deadline;
+use http_wire::h2::{Config, Connection, HeadLimits, Role};
+use http_wire::head::{BodyLength, RequestHead, Scheme};
+
+use super::{Inbox, Link};
+use crate::testing::{on_shard, read_up_to, write_all};
+use crate::transport::Transport;
+
+/// A connection whose socket takes `bytes` at once, and its other end.
+fn roomy_pair(bytes: usize) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let here = StdStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+    let (there, _) = listener.accept().expect("it was connected to");
+    socket2::SockRef::from(&here).set_send_buffer_size(bytes).expect("the kernel allows it");
+    let registered = |stream: StdStream| {
+        stream.set_nonblocking(true).expect("a socket");
+        TcpStream::from_fd(OwnedFd::from(stream)).expect("register")
+    };
+    (registered(here), registered(there))
+}
+
+fn client() -> Connection<Inbox> {
+    let config = Config {
+        streams_max: 0,
+        stream_window_bytes: 65_535,
+        connection_window_bytes: 65_535,
+        frame_bytes_max: 16_384,
+        head: HeadLimits { list_bytes_max: 4096, fields_max: 10 },
+        extended_connect: false,
+        scheme: Scheme::Http,
+        budgets: None,
+    };
+    Connection::new(Role::Client, config)
+}
+
+/// SETTINGS with a stream window of 1 MiB, and as much for the connection.
+const ROOMY: &[u8] = b"\0\0\x06\x04\0\0\0\0\0\0\x04\0\x10\0\0\0\0\x04\x08\0\0\0\0\0\0\x10\0\0";
+const PING: &[u8] = b"\0\0\x08\x06\0\0\0\0\0abcdefgh";
+const PONG: &[u8] = b"\0\0\x08\x06\x01\0\0\0\0abcdefgh";
+
+/// What comes while the output is full is read once it has left, though no event tells of it again.
+#[test]
+fn reading_goes_on_when_a_full_output_has_left_at_once() {
+    on_shard(|| async {
+        let (here, there) = roomy_pair(1 << 20);
+        let link = Link::new(Transport::Plain(here), None, client());
+        write_all(&there, ROOMY).await;
+        poll_fn(|cx| {
+            assert!(link.poll_io(cx, None).is_pending());
+            if link.look(Connection::is_settled) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        let mut head = RequestHead::default();
+        head.set_authority(b"a").expect("short");
+        head.set_path(b"/").expect("short");
+        let key = link.with_codec(|codec| {
+            let key = codec.send_request(&head, BodyLength::Streamed, false, Scheme::Http, Inbox::default());
+            let key = key.expect("the peer takes streams");
+            let room = codec.room(key).expect("open");
+            codec.send_data(key, &vec![b'x'; room], false).expect("room");
+            key
+        });
+        assert!(link.look(Connection::is_congested));
+        write_all(&there, PING).await;
+        while !link.has_input() {
+            core_runtime::yield_now().await;
+        }
+        let late = Deadline::new();
+        late.set_after(Duration::from_secs(10));
+        // The event has come and is not told again. One poll sends everything; the next one has to come by itself.
+        let mut polls = 0;
+        poll_fn(|cx| {
+            polls += 1;
+            assert!(late.poll_expired(cx).is_pending(), "nobody reads");
+            assert!(link.poll_io(cx, None).is_pending());
+            if polls == 1 {
+                assert!(link.look(|codec| codec.output().is_empty()), "the socket takes it at once");
+            }
+            if polls > 1 && link.look(|codec| codec.output().is_empty()) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        let mut got = Vec::new();
+        while !got.ends_with(PONG) {
+            got.extend(read_up_to(&there, 1).await);
+        }
+        assert!(got.len() > 128 * 1024);
+        link.release(key);
+    });
+}
