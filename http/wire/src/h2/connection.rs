@@ -92,7 +92,7 @@ pub trait Events {
 
 /// How far a connection is with ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closing {
+pub(super) enum Closing {
     No,
     /// The client was told, and may not know yet.
     Announced,
@@ -253,11 +253,6 @@ impl<T> Connection<T> {
         !self.is_dead && self.peer_goaway.is_none() && self.next_own_stream <= STREAM_ID_MAX
     }
 
-    /// How far we are with ending the connection.
-    pub fn closing(&self) -> Closing {
-        self.closing
-    }
-
     /// Whether the last GOAWAY has been written and no stream is left.
     pub fn is_over(&self) -> bool {
         self.is_dead || (matches!(self.closing, Closing::After(_)) && self.streams.len() == 0)
@@ -363,7 +358,10 @@ impl<T> Connection<T> {
             let is_answered = stream.send == Half::Ended && self.role == Role::Server;
             self.reset(key, if is_answered { ErrorCode::NO_ERROR } else { ErrorCode::CANCEL }, now);
         }
-        self.streams.remove(key);
+        if self.streams.remove(key).is_some_and(|stream| stream.is_in_line) {
+            // Or streams that come and go would make the line grow while it stands still.
+            self.line.retain(|other| *other != key);
+        }
         self.give_back(u32::try_from(unread).unwrap_or(u32::MAX));
     }
 

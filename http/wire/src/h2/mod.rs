@@ -25,7 +25,7 @@ mod streams;
 mod tests;
 
 pub use code::ErrorCode;
-pub use connection::{Closing, Connection, Events, Fault, StreamFault};
+pub use connection::{Connection, Events, Fault, StreamFault};
 pub use frame::PREFACE;
 pub use head::{HeadError, HeadLimits, RequestMeta, ResponseMeta};
 pub use meter::{Budget, Flood, FrameBudgets};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use core_runtime::clock;
 use core_runtime::sync::Signal;
 use core_runtime::timer::Deadline;
-use http_wire::h2::{Config, Connection, HeadLimits, Role, StreamFault};
+use http_wire::h2::{Config, Connection, ErrorCode, HeadLimits, Role, StreamFault};
 use http_wire::head::Scheme;
 
 use super::H2Connection;
@@ -38,7 +38,9 @@ pub(super) async fn run(settings: Rc<Settings>, endpoint: Rc<Endpoint>) {
     endpoint.h2.joined(&shared, &endpoint);
     let (reason, fault) = drive(&shared, &endpoint, &mut timers).await;
     endpoint.h2.left(&shared, &endpoint, reason);
-    // What is still to be said (GOAWAY) has left if the socket took it at once.
+    // In order, as far as the socket takes it at once: GOAWAY (RFC 9113 §5.4.1, §6.8), and the end of TLS.
+    shared.link.with_codec(|codec| codec.abort(ErrorCode::NO_ERROR));
+    poll_fn(|cx| Poll::Ready(shared.link.poll_end(cx).is_ready())).await;
     shared.link.close(fault);
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fields::FieldId;
+use crate::h2::connection::Closing;
 use crate::head::BodyLength;
 
 struct Pair {
@@ -177,6 +178,19 @@ fn a_sender_waits_for_credit_and_is_told_of_it() {
 }
 
 #[test]
+fn who_waits_for_the_connection_and_goes_leaves_the_line() {
+    let mut pair = Pair::new(config(), Config { connection_window_bytes: 65_535, ..config() }, 100_000);
+    let first = pair.open(&request(), BodyLength::Streamed);
+    pair.client.send_data(first, &[b'x'; 65_535], false).expect("room");
+    for _ in 0..100 {
+        let key = pair.open(&request(), BodyLength::Streamed);
+        assert_eq!(pair.client.room(key), Ok(0));
+        pair.client.release(key, 0, NOW);
+    }
+    assert_eq!(pair.client.line.len(), 0);
+}
+
+#[test]
 fn a_smaller_window_in_the_middle_is_made_up_for() {
     let mut pair = Pair::new(config(), config(), 5000);
     let key = pair.open(&request(), BodyLength::Streamed);
@@ -200,13 +214,13 @@ fn going_away_is_announced_and_then_said() {
     let first = pair.open(&request(), BodyLength::Streamed);
     pair.pass();
     pair.server.begin_shutdown();
-    assert_eq!(pair.server.closing(), Closing::Announced);
+    assert_eq!(pair.server.closing, Closing::Announced);
     // A request that was on its way is served.
     pair.open(&request(), BodyLength::Empty);
     pair.pass();
     assert_eq!(pair.server_log.take().len(), 2);
     // The answer to the PING says that the client knows.
-    assert_eq!(pair.server.closing(), Closing::After(3));
+    assert_eq!(pair.server.closing, Closing::After(3));
     assert!(!pair.client.may_open() && !pair.server.is_over());
     assert_eq!(
         pair.client.send_request(&request(), BodyLength::Empty, false, Scheme::Https, 5),
