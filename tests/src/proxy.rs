@@ -155,6 +155,17 @@ impl Proxy {
         client::get(self.config.admin, "localhost", target)
     }
 
+    /// What the admin page of clusters says of an endpoint; null before a core has used its cluster.
+    #[must_use]
+    #[track_caller]
+    pub fn endpoint(&self, address: SocketAddr) -> serde_json::Value {
+        let page = self.admin("/clusters").json();
+        let clusters = page["clusters"].as_array().cloned().unwrap_or_default();
+        let mut endpoints = clusters.iter().filter_map(|cluster| cluster["endpoints"].as_array()).flatten();
+        let found = endpoints.find(|endpoint| endpoint["address"] == address.to_string().as_str());
+        found.cloned().unwrap_or_default()
+    }
+
     /// The metrics of this moment. They are at most one aggregator window (500 ms) behind.
     #[must_use]
     #[track_caller]

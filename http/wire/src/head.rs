@@ -106,6 +106,16 @@ pub enum BodyLength {
     UntilClose,
 }
 
+impl BodyLength {
+    /// The length, where it is known beforehand; in bytes.
+    pub const fn exact(self) -> Option<u64> {
+        match self {
+            Self::Exact(bytes) => Some(bytes),
+            Self::Empty | Self::Streamed | Self::UntilClose => None,
+        }
+    }
+}
+
 /// The scheme by which the client reached the proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scheme {

@@ -34,6 +34,22 @@ impl Decimal {
     }
 }
 
+/// 1*DIGIT that fits into 63 bits, so that sums of two never overflow. Leading zeros are digits.
+pub(crate) fn decimal(digits: &[u8]) -> Option<u64> {
+    if digits.is_empty() {
+        return None;
+    }
+    let mut number = 0u64;
+    for digit in digits {
+        let value = digit.wrapping_sub(b'0');
+        if value > 9 {
+            return None;
+        }
+        number = number.checked_mul(10)?.checked_add(u64::from(value))?;
+    }
+    i64::try_from(number).is_ok().then_some(number)
+}
+
 /// Appends a decimal number.
 pub fn push_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(Decimal::new(number).as_bytes());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 use tests::h2peer::{H2Client, H2Origin, block_on, drain, request};
 use tests::{Cluster, Config, Origin, PATIENCE, Protocol, Proxy, Route, wait_until};
 
@@ -42,15 +42,6 @@ fn held(is_released: &Arc<AtomicBool>) -> Origin {
     })
 }
 
-/// What the admin listener says of an endpoint.
-fn endpoint(proxy: &Proxy, address: SocketAddr) -> Value {
-    let page = proxy.admin("/clusters").json();
-    let clusters = page["clusters"].as_array().cloned().unwrap_or_default();
-    let endpoints = clusters.iter().filter_map(|cluster| cluster["endpoints"].as_array()).flatten();
-    let mut found = endpoints.filter(|endpoint| endpoint["address"] == address.to_string().as_str());
-    found.next().cloned().unwrap_or(Value::Null)
-}
-
 #[test]
 fn an_endpoint_that_fails_fast_is_ejected_and_the_others_serve() {
     let sound: Vec<_> = (0..3).map(|_| Origin::replying(OK)).collect();
@@ -70,7 +61,7 @@ fn an_endpoint_that_fails_fast_is_ejected_and_the_others_serve() {
         assert_eq!(proxy.get("/").status, 200, "request {number} after the ejection");
     }
     assert_eq!(broken.requests().len(), 5);
-    let seen = endpoint(&proxy, broken.address());
+    let seen = proxy.endpoint(broken.address());
     assert_eq!(seen["ejected"]["cause"], "consecutive_gateway", "{seen}");
     let left_ms = seen["ejected"]["left_ms"].as_u64().unwrap_or(0);
     assert!((20_000..=33_000).contains(&left_ms), "30 s and a tenth by chance: {seen}");
@@ -118,7 +109,7 @@ fn a_grpc_status_in_trailers_is_an_outcome() {
         }
     });
     assert_eq!(failed, 5, "UNAVAILABLE five times in a row is what it takes");
-    let seen = endpoint(&proxy, failing.address());
+    let seen = proxy.endpoint(failing.address());
     assert_eq!(seen["ejected"]["cause"], "consecutive_gateway", "{seen}");
 }
 
@@ -131,7 +122,7 @@ fn a_dead_endpoint_is_ejected_and_the_others_serve() {
     let proxy = before(&addresses);
     wait_until("the dead endpoint is ejected", PATIENCE, || {
         drop(proxy.get("/"));
-        dead.iter().all(|address| endpoint(&proxy, *address)["ejected"]["cause"] == "consecutive_local")
+        dead.iter().all(|address| proxy.endpoint(*address)["ejected"]["cause"] == "consecutive_local")
     });
     for number in 0..100 {
         assert_eq!(proxy.get("/").status, 200, "request {number} after the ejection");
@@ -143,7 +134,7 @@ fn a_second_dead_endpoint_that_may_not_be_ejected_costs_no_request() {
     let sound = Origin::replying(OK);
     let dead = dead_addresses(2);
     let proxy = before(&[sound.address(), dead[0], dead[1]]);
-    let is_ejected = |address: &SocketAddr| !endpoint(&proxy, *address)["ejected"].is_null();
+    let is_ejected = |address: &SocketAddr| !proxy.endpoint(*address)["ejected"].is_null();
     wait_until("one of them is ejected", PATIENCE, || {
         drop(proxy.get("/"));
         dead.iter().any(is_ejected)
@@ -172,7 +163,7 @@ fn only_a_part_of_a_cluster_is_ejected() {
     for _ in 0..100 {
         assert_eq!(proxy.get("/").status, 503);
     }
-    let out = addresses.iter().filter(|address| !endpoint(&proxy, **address)["ejected"].is_null());
+    let out = addresses.iter().filter(|address| !proxy.endpoint(**address)["ejected"].is_null());
     assert_eq!(out.count(), 1);
     proxy.wait_metrics("what was withheld is counted", |metrics| {
         metrics.sum("shard_cluster_ejections_total", &[]) == 1.0
@@ -218,10 +209,8 @@ fn requests_in_flight_are_counted_over_a_reload() {
         let mut config = Config::with(Cluster::new("u", &endpoints));
         config.cores = 1;
         proxy.reload(config);
-        wait_until("the cluster is the new one", PATIENCE, || {
-            endpoint(&proxy, other.address())["cores"] == 1
-        });
-        let busy = endpoint(&proxy, origin.address());
+        wait_until("the cluster is the new one", PATIENCE, || proxy.endpoint(other.address())["cores"] == 1);
+        let busy = proxy.endpoint(origin.address());
         assert_eq!(busy["in_flight"], 4, "{busy}");
     }
     is_released.store(true, Ordering::Release);
@@ -229,9 +218,9 @@ fn requests_in_flight_are_counted_over_a_reload() {
         assert_eq!(client.response("GET").status, 200);
     }
     wait_until("the endpoint is let go when it is idle", PATIENCE, || {
-        endpoint(&proxy, origin.address()).is_null()
+        proxy.endpoint(origin.address()).is_null()
     });
-    let still = endpoint(&proxy, other.address());
+    let still = proxy.endpoint(other.address());
     assert_eq!((still["in_flight"].as_u64(), still["cores_available"].as_u64()), (Some(0), Some(1)));
 }
 
@@ -251,7 +240,7 @@ fn a_killed_endpoint_is_ejected_and_comes_back() {
     drop(killed);
     wait_until("it is ejected", PATIENCE, || {
         drop(proxy.get("/"));
-        endpoint(&proxy, address)["ejected"]["cause"] == "consecutive_local"
+        proxy.endpoint(address)["ejected"]["cause"] == "consecutive_local"
     });
     let again = Origin::scripted_at(
         address,
@@ -266,7 +255,7 @@ fn a_killed_endpoint_is_ejected_and_comes_back() {
     wait_until("the log says so", PATIENCE, || proxy.log().contains("is back and starts slowly"));
     wait_until("it has its full share again", PATIENCE, || {
         assert_eq!(proxy.get("/").status, 200);
-        endpoint(&proxy, address)["slow_start_percent"] == 100
+        proxy.endpoint(address)["slow_start_percent"] == 100
     });
 }
 
@@ -445,7 +434,7 @@ fn health_checks_take_an_endpoint_out_and_in() {
         served() > 0
     });
     is_well.store(false, Ordering::Release);
-    wait_until("it is unhealthy", PATIENCE, || endpoint(&proxy, checked.address())["cores_unhealthy"] == 1);
+    wait_until("it is unhealthy", PATIENCE, || proxy.endpoint(checked.address())["cores_unhealthy"] == 1);
     let before = served();
     for _ in 0..40 {
         assert_eq!(proxy.get("/").status, 200);

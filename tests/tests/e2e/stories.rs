@@ -85,15 +85,8 @@ fn on_one_core(mut config: Config) -> Proxy {
     Proxy::start(config)
 }
 
-fn endpoint(proxy: &Proxy, address: SocketAddr) -> Value {
-    let page = proxy.admin("/clusters").json();
-    let clusters = page["clusters"].as_array().cloned().unwrap_or_default();
-    let mut endpoints = clusters.iter().filter_map(|cluster| cluster["endpoints"].as_array()).flatten();
-    endpoints.find(|one| one["address"] == address.to_string().as_str()).cloned().unwrap_or(Value::Null)
-}
-
 fn is_ejected(proxy: &Proxy, address: SocketAddr) -> bool {
-    !endpoint(proxy, address)["ejected"].is_null()
+    !proxy.endpoint(address)["ejected"].is_null()
 }
 
 /// An origin that takes so many milliseconds for an answer.
@@ -183,7 +176,7 @@ fn one_of_three_stops(retries: Value) -> (f64, usize, Duration) {
     let proxy = on_one_core(config);
     let callers = Callers::start(proxy.address(), "/", 10, Duration::from_millis(50));
     wait_until("all serve", PATIENCE, || {
-        addresses.iter().all(|address| endpoint(&proxy, *address)["connections_h1"].as_u64() > Some(0))
+        addresses.iter().all(|address| proxy.endpoint(*address)["connections_h1"].as_u64() > Some(0))
     });
     let (stopped, address) = &backends[0];
     let began = Instant::now();
@@ -290,7 +283,7 @@ fn a_cold_endpoint_gets_a_growing_share() {
         (share(own, all.len()) * 3.0, all)
     };
     let (early, answers) = part(Duration::from_secs(1));
-    wait_until("its slow start is over", PATIENCE, || endpoint(&proxy, address)["slow_start_percent"] == 100);
+    wait_until("its slow start is over", PATIENCE, || proxy.endpoint(address)["slow_start_percent"] == 100);
     let window = began.elapsed();
     let (late, _) = part(Duration::from_secs(1));
     let slow = answers.iter().filter(|answer| answer.took >= Duration::from_millis(60)).count();

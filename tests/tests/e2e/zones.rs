@@ -21,12 +21,6 @@ fn config(endpoints: &[(SocketAddr, &str)], zones: Value) -> Config {
     Config { cores: 1, ..Config::with(cluster) }
 }
 
-fn endpoint(proxy: &Proxy, address: SocketAddr) -> Value {
-    let page = proxy.admin("/clusters").json();
-    let all = page["clusters"][0]["endpoints"].as_array().cloned().unwrap_or_default();
-    all.into_iter().find(|one| one["address"] == address.to_string().as_str()).unwrap_or(Value::Null)
-}
-
 fn beyond(proxy: &Proxy) -> f64 {
     proxy.metrics().sum("shard_cluster_attempts_beyond_zone_total", &[("cluster", "app/u")])
 }
@@ -47,7 +41,7 @@ fn requests_stay_in_the_zone_while_it_can_carry_them() {
         assert_eq!(proxy.get("/").status, 200);
     }
     for (origin, zone) in origins.iter().zip(zones) {
-        let (served, seen) = (origin.requests().len(), endpoint(&proxy, origin.address()));
+        let (served, seen) = (origin.requests().len(), proxy.endpoint(origin.address()));
         assert_eq!(seen["zone"], zone, "{seen}");
         if zone == "a" {
             assert!(served >= 30, "{served} of 100 in zone a");
@@ -87,8 +81,8 @@ fn the_death_of_the_zones_only_endpoint_costs_no_request() {
     for number in 0..100 {
         assert_eq!(proxy.get("/").status, 200, "request {number}");
     }
-    wait_until("it is ejected", PATIENCE, || !endpoint(&proxy, address)["ejected"].is_null());
-    assert_eq!(endpoint(&proxy, remote.address())["share_percent"], 100.0);
+    wait_until("it is ejected", PATIENCE, || !proxy.endpoint(address)["ejected"].is_null());
+    assert_eq!(proxy.endpoint(remote.address())["share_percent"], 100.0);
     assert_eq!(remote.requests().len(), 100);
 }
 

@@ -26,6 +26,7 @@ use core_runtime::sync::TurnGate;
 use core_runtime::timer::Deadline;
 use http_gateway::acl::Access;
 use http_gateway::client_limit::{ConnectionAdmission, ConnectionTicket, LimitScope};
+use http_wire::h2 as h2_wire;
 use http_wire::head::{Scheme, Version};
 use http_wire::proxy_protocol::{self, Header};
 use tls::{Handshake, PeerCertificate, PolicyId, Session};
@@ -78,9 +79,6 @@ enum Protocol {
     H1,
     H2,
 }
-
-/// RFC 9113 §3.4.
-const H2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Serves one accepted connection to its end.
 pub(crate) async fn serve(
@@ -245,11 +243,11 @@ fn poll_preface(
 ) -> Poll<io::Result<Protocol>> {
     loop {
         let seen = early.as_ref().map_or(&[][..], Buf::filled);
-        let shared = seen.len().min(H2_PREFACE.len());
-        if seen.get(..shared) != H2_PREFACE.get(..shared) {
+        let shared = seen.len().min(h2_wire::PREFACE.len());
+        if seen.get(..shared) != h2_wire::PREFACE.get(..shared) {
             return Poll::Ready(Ok(Protocol::H1));
         }
-        if shared == H2_PREFACE.len() {
+        if shared == h2_wire::PREFACE.len() {
             return Poll::Ready(Ok(Protocol::H2));
         }
         ready!(transport.poll_readable(cx));

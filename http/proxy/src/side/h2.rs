@@ -58,7 +58,7 @@ impl H2Side {
             receive_ended: false,
             sending: if body == BodyLength::Empty { Sending::Ended } else { Sending::Body },
             waiting: None,
-            left_bytes: exact(body),
+            left_bytes: body.exact(),
         })
     }
 
@@ -85,7 +85,7 @@ impl H2Side {
         let sent = self.link.with_codec(|codec| codec.send_response(self.key, head, length, is_end));
         sent.map_err(|error| self.why_closed(error))?;
         if !head.is_interim() {
-            self.left_bytes = exact(body);
+            self.left_bytes = body.exact();
             self.sending = if is_end { Sending::Ended } else { Sending::Body };
         }
         Ok(())
@@ -250,12 +250,5 @@ fn upstream_reason(error: HeadError) -> Reason {
         | HeadError::HostConflict
         | HeadError::ContentTypeRepeated
         | HeadError::ConnectUnsupported => Reason::UpstreamH2ProtocolError,
-    }
-}
-
-fn exact(body: BodyLength) -> Option<u64> {
-    match body {
-        BodyLength::Exact(bytes) => Some(bytes),
-        BodyLength::Empty | BodyLength::Streamed | BodyLength::UntilClose => None,
     }
 }

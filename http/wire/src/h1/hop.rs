@@ -6,6 +6,7 @@
 use super::Persistence;
 use crate::fields::{FieldId, FieldSet, Fields, Keep};
 use crate::head::Version;
+use crate::number::decimal;
 use crate::token::{is_token, list_elements, trim_ows};
 
 /// Connection options in one head; each may cost a pass over the fields.
@@ -170,22 +171,6 @@ impl<'a> HopFields<'a> {
             }
         }
     }
-}
-
-/// 1*DIGIT that fits into 63 bits, so that sums of two never overflow. Leading zeros are digits.
-fn decimal(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    let mut number = 0u64;
-    for digit in digits {
-        let value = digit.wrapping_sub(b'0');
-        if value > 9 {
-            return None;
-        }
-        number = number.checked_mul(10)?.checked_add(u64::from(value))?;
-    }
-    i64::try_from(number).is_ok().then_some(number)
 }
 
 #[cfg(test)]

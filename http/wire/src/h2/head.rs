@@ -10,6 +10,7 @@ use super::hpack::{Class, Line, Pseudo};
 use crate::authority;
 use crate::fields::{FieldId, FieldSet, Fields, may_be_trailer};
 use crate::head::{BodyLength, Method, RequestHead, ResponseHead, Scheme, Version};
+use crate::number::decimal;
 use crate::token::{BLOCK_BYTES, Block};
 
 pub(super) use self::write::{RequestForm, put_request, put_response, put_trailers};
@@ -157,16 +158,6 @@ const CONNECTION_SPECIFIC: FieldSet = FieldSet::of(&[
 fn has_outer_blank(value: &[u8]) -> bool {
     let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     is_blank(value.first()) || is_blank(value.last())
-}
-
-fn decimal(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
-        return None;
-    }
-    digits.iter().try_fold(0u64, |number, byte| {
-        let digit = byte.checked_sub(b'0').filter(|digit| *digit < 10)?;
-        number.checked_mul(10)?.checked_add(u64::from(digit))
-    })
 }
 
 /// Values that are put together from several lines, or looked at when all lines are there.

@@ -11,7 +11,7 @@ use crate::h2::frame::{FrameHead, flag};
 use crate::h2::head::{HeadError, RequestReader, ResponseReader, TrailerReader};
 use crate::h2::settings::Role;
 use crate::h2::streams::{Half, ResetBy, Stream};
-use crate::head::{BodyLength, Method};
+use crate::head::Method;
 
 /// A header block with its continuations. More than that is no head, whatever a listener's limit says.
 const BLOCK_BYTES_MAX: usize = 512 * 1024;
@@ -149,7 +149,7 @@ impl<T> Connection<T> {
         if meta == Err(HeadError::Malformed) {
             return self.stream_error(id, ErrorCode::PROTOCOL_ERROR, StreamFault::Broken, now, events);
         }
-        let left = meta.ok().and_then(|meta| exact(meta.body));
+        let left = meta.ok().and_then(|meta| meta.body.exact());
         // The user's part needs the key, and the key the place.
         let key = self.streams.next_key(id);
         let user = events.request(key, &mut self.request, meta, is_end);
@@ -187,7 +187,7 @@ impl<T> Connection<T> {
             Ok(meta) => {
                 if !self.response.is_interim() {
                     stream.receive = if is_end { Half::Ended } else { Half::Body };
-                    stream.left = exact(meta.body);
+                    stream.left = meta.body.exact();
                 }
                 events.response(&mut stream.user, &mut self.response, meta);
                 if is_end {
@@ -223,12 +223,5 @@ impl<T> Connection<T> {
             }
             _ => self.stream_error(id, ErrorCode::PROTOCOL_ERROR, StreamFault::Broken, now, events),
         }
-    }
-}
-
-fn exact(body: BodyLength) -> Option<u64> {
-    match body {
-        BodyLength::Exact(bytes) => Some(bytes),
-        _ => None,
     }
 }
