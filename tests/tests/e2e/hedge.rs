@@ -227,3 +227,41 @@ fn streams_of_http2_are_hedged_and_reset() {
     });
     wait_until("the loser's stream is reset", PATIENCE, || reset.load(Ordering::Acquire) >= 3);
 }
+
+#[test]
+fn a_hedge_has_no_more_time_than_its_request() {
+    // Four answers earn the budget of a hedge. The next one breaks off after a while; its hedge is silent.
+    let asked = Arc::new(AtomicUsize::new(0));
+    let origins: Vec<_> = (0..2)
+        .map(|_| {
+            let asked = Arc::clone(&asked);
+            Origin::scripted(move |connection| {
+                while connection.request().is_some() {
+                    match asked.fetch_add(1, Ordering::AcqRel) {
+                        0..4 => assert!(connection.write(OK)),
+                        4 => {
+                            connection.quiet_for(Duration::from_millis(300));
+                            return connection.reset();
+                        }
+                        _ => return connection.wait_close(),
+                    }
+                }
+            })
+        })
+        .collect();
+    let addresses: Vec<_> = origins.iter().map(Origin::address).collect();
+    let config = Config::with(by_chance(&addresses).rule("hedge_percent", json!(50))).route(|all| {
+        all.timeout = Some(Duration::from_millis(1500));
+        all.rules.insert("hedge".to_owned(), json!({ "after": "50ms" }));
+        all.rules.insert("retries".to_owned(), json!(0));
+    });
+    let proxy = Proxy::start(Config { cores: 1, ..config });
+    for _ in 0..4 {
+        assert_eq!(proxy.get("/").status, 200);
+    }
+    let began = Instant::now();
+    assert!(proxy.get("/").status >= 500);
+    let took = began.elapsed();
+    assert_eq!(asked.load(Ordering::Acquire), 6, "a first attempt and a hedge");
+    assert!(took < Duration::from_secs(10), "it waits for the silent hedge: {took:?}");
+}

@@ -108,11 +108,12 @@ impl Exchange<'_> {
             if self.outcome.attempts == 1 && forward.hedge_after.is_some() {
                 self.hedge = self.hedge_of(&lease, forward, key, self.time_left(route)?);
             }
+            let is_retry = failed.is_some();
             let result = self.attempt(&lease, plan, fresh).await;
             admitted.ends_like(self.winner.as_ref().unwrap_or(&lease));
             self.end_hedge();
             let result = result?;
-            if self.outcome.attempts > 1 {
+            if is_retry {
                 let is_lost =
                     |failure: &Failure| fault::outcome(failure.reason, false) == Outcome::ConnectFailed;
                 cluster.retried(!result.as_ref().is_err_and(is_lost));
@@ -264,11 +265,8 @@ impl Exchange<'_> {
         let (mut upstream, held) = match opened {
             Ok(opened) => opened,
             Err((reason, cause)) => {
-                if let Some(won) = self.rest_of_hedge().await {
-                    lease.goes(fault::outcome(reason, false), Duration::ZERO, LoadSign::None);
-                    return Box::pin(self.pass_hedge(won, plan)).await.map(Ok);
-                }
-                return Ok(Err(self.failed_unsent(lease, plan, reason, cause)));
+                let failure = self.failed_unsent(lease, plan, reason, cause);
+                return self.hedge_or(failure, lease, plan).await;
             }
         };
         let connect = held.connect();
@@ -283,10 +281,7 @@ impl Exchange<'_> {
                 held.give_back(lease, upstream, info.persistence, next);
                 Ok(Ok(next))
             }
-            Ok(Relayed::Failed(failure)) => match self.rest_of_hedge().await {
-                Some(won) => Box::pin(self.pass_hedge(won, plan)).await.map(Ok),
-                None => Ok(Err(failure)),
-            },
+            Ok(Relayed::Failed(failure)) => self.hedge_or(failure, lease, plan).await,
             Ok(Relayed::Overtaken(won)) => {
                 // Cut before the other answer is passed on.
                 drop((upstream, held));
@@ -296,6 +291,23 @@ impl Exchange<'_> {
                 blame(lease, &stop);
                 Err(stop)
             }
+        }
+    }
+
+    /// After a first attempt that came to nothing: the retry that has been decided, or what its hedge brings.
+    async fn hedge_or(
+        &mut self,
+        failure: Failure,
+        lease: &Lease,
+        plan: Plan<'_>,
+    ) -> Result<Result<Next, Failure>, Stop> {
+        if failure.again.is_some() {
+            return Ok(Err(failure));
+        }
+        let per_try = retry_rules(lease, plan).per_try_timeout;
+        match self.rest_of_hedge(per_try).await {
+            Some(won) => Box::pin(self.pass_hedge(won, plan)).await.map(Ok),
+            None => Ok(Err(failure)),
         }
     }
 
@@ -414,6 +426,7 @@ impl Exchange<'_> {
             RelayError::Deadline if self.caller_deadline_passed() => Reason::DeadlineExceeded,
             error => fault::relay(error, Phase::BeforeHead),
         };
+        let mut was_going = false;
         let cause = match error {
             RelayError::Deadline if tried.is_some() && reason != Reason::DeadlineExceeded => {
                 lease.goes(Outcome::TimedOut, tried.unwrap_or_default(), LoadSign::None);
@@ -421,11 +434,7 @@ impl Exchange<'_> {
                 Cause::PerTryTimeout
             }
             RelayError::Upstream(error) => {
-                if let Held::H2(stream) = held
-                    && matches!(error, SideError::Refused | SideError::GoneAway | SideError::H2Protocol)
-                {
-                    stream.close();
-                }
+                was_going = held.was_going(error);
                 match error {
                     SideError::Refused => Cause::RefusedStream,
                     SideError::GoneAway => Cause::BeyondGoaway,
@@ -447,8 +456,7 @@ impl Exchange<'_> {
             }
         };
         if cause != Cause::PerTryTimeout {
-            let is_dead = matches!(cause, Cause::StaleUnwritten | Cause::StaleWritten | Cause::BeyondGoaway);
-            lease.goes(fault::outcome(reason, is_dead), Duration::ZERO, LoadSign::None);
+            lease.goes(fault::outcome(reason, was_going), Duration::ZERO, LoadSign::None);
         }
         let again = self.decide((lease, plan), cause, upload.replay_state());
         if again.is_some() {

@@ -12,7 +12,7 @@ use super::{Exchange, Next};
 use crate::fault::{self, Phase};
 use crate::pool::{self, Fresh, H2Lease, Lease, Ticket};
 use crate::reason::Reason;
-use crate::side::Side;
+use crate::side::{Side, SideError};
 use crate::snapshot::UpstreamProtocol;
 use crate::upgrade;
 
@@ -105,6 +105,21 @@ impl Held {
         match self {
             Self::H1(ticket) => ticket.is_reused,
             Self::H2(stream) => stream.is_reused,
+        }
+    }
+
+    /// Takes note of an error before the response: an HTTP/2 connection that turns streams away gets no new ones. Tells
+    /// whether the connection was about to go anyhow, for which its endpoint is not to blame (C22).
+    pub(super) fn was_going(&self, error: &SideError) -> bool {
+        if let Self::H2(stream) = self
+            && matches!(error, SideError::Refused | SideError::GoneAway | SideError::H2Protocol)
+        {
+            stream.close();
+        }
+        match error {
+            SideError::GoneAway => true,
+            SideError::Closed | SideError::Io(_) => self.is_reused(),
+            _ => false,
         }
     }
 

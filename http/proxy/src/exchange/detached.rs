@@ -51,19 +51,19 @@ impl Detached {
     /// Sends everything and waits for the head of the final response.
     pub(super) async fn answer(&self) -> Result<(Side, Held, ResponseHead, ResponseInfo), Lost> {
         let (mut side, held) = self.open().await?;
-        self.send_body(&mut side).await.map_err(|error| broken(&error, Phase::BeforeHead))?;
+        self.send_body(&mut side).await.map_err(|error| lost(&held, &error))?;
         let mut response = ResponseHead::default();
         let mut interim_responses = 0;
         loop {
             let method = self.head.method;
             let head = poll_fn(|cx| side.poll_response_head(cx, method, &mut response)).await;
-            let info = head.map_err(|error| broken(&error, Phase::BeforeHead))?;
+            let info = head.map_err(|error| lost(&held, &error))?;
             if !response.is_interim() {
                 return Ok((side, held, response, info));
             }
             interim_responses += 1;
             if interim_responses > INTERIM_RESPONSES_MAX {
-                return Err(broken(&SideError::Refuse(Reason::UpstreamBadInterim), Phase::BeforeHead));
+                return Err(lost(&held, &SideError::Refuse(Reason::UpstreamBadInterim)));
             }
         }
     }
@@ -131,6 +131,13 @@ fn gone(_error: SendError) -> Lost {
     (LostAt::Waiting, Outcome::Abandoned)
 }
 
-pub(super) fn broken(error: &SideError, phase: Phase) -> Lost {
-    (LostAt::Waiting, fault::outcome(fault::upstream(error, phase), false))
+/// No response head has come.
+fn lost(held: &Held, error: &SideError) -> Lost {
+    let reason = fault::upstream(error, Phase::BeforeHead);
+    (LostAt::Waiting, fault::outcome(reason, held.was_going(error)))
+}
+
+/// The body of a response broke off.
+pub(super) fn cut(error: &SideError) -> Lost {
+    (LostAt::Waiting, fault::outcome(fault::upstream(error, Phase::InBody), false))
 }

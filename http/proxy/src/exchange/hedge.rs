@@ -51,7 +51,7 @@ pub(super) struct Hedge {
     ends_at: Option<Duration>,
     due: Deadline,
     state: State,
-    has_begun: bool,
+    began_at: Option<Duration>,
 }
 
 enum State {
@@ -102,14 +102,14 @@ impl Exchange<'_> {
             ends_at: left.map(|left| now.saturating_add(left)),
             due,
             state: State::Waiting,
-            has_begun: false,
+            began_at: None,
         }))
     }
 
     /// Lets go of the hedge, which cuts it, and counts it.
     pub(super) fn end_hedge(&mut self) {
         let Some(hedge) = self.hedge.take() else { return };
-        if hedge.has_begun {
+        if hedge.began_at.is_some() {
             self.outcome.attempts += 1;
             let end = match hedge.state {
                 State::Running(_) => HedgeEnd::Lost,
@@ -120,9 +120,16 @@ impl Exchange<'_> {
         }
     }
 
-    /// Waits for the hedge of a first attempt that came to nothing, as long as there is time and a client.
-    pub(super) async fn rest_of_hedge(&mut self) -> Option<Box<Won>> {
+    /// Waits for the hedge of a first attempt that came to nothing, as long as there is time and a client. `per_try` is
+    /// the limit of one attempt.
+    pub(super) async fn rest_of_hedge(&mut self, per_try: Option<Duration>) -> Option<Box<Won>> {
         let hedge = self.hedge.as_mut()?;
+        // The timers of the relay do not run any more.
+        let over = Deadline::new();
+        let tried = per_try.zip(hedge.began_at).map(|(limit, began_at)| began_at.saturating_add(limit));
+        if let Some(at) = [hedge.ends_at, tried].into_iter().flatten().min() {
+            over.set(at);
+        }
         poll_fn(|cx| {
             if !matches!(hedge.state, State::Running(_)) {
                 return Poll::Ready(None);
@@ -132,6 +139,7 @@ impl Exchange<'_> {
             }
             let is_over = self.downstream.poll_gone(cx).is_ready()
                 || self.timers.response.poll_expired(cx).is_ready()
+                || over.poll_expired(cx).is_ready()
                 || !matches!(hedge.state, State::Running(_));
             if is_over { Poll::Ready(None) } else { Poll::Pending }
         })
@@ -185,7 +193,10 @@ impl Hedge {
         if self.dress(&mut head, &lease).is_err() {
             return State::Over;
         }
-        self.has_begun = true;
+        if self.cluster.is_beyond_zone(&lease) {
+            self.core.stats.borrow_mut().left_zone(self.cluster.stat);
+        }
+        self.began_at = Some(clock::now());
         let detached = Detached {
             core: Rc::clone(&self.core),
             lease,

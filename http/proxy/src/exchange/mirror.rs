@@ -24,10 +24,9 @@ use http_wire::fields::{FieldError, FieldId, FieldSet};
 use http_wire::head::{BodyLength, Method, RequestHead};
 use http_wire::number::Decimal;
 
-use super::detached::{Detached, Lost, LostAt, broken};
+use super::detached::{Detached, Lost, LostAt, cut};
 use super::{Exchange, Next};
 use crate::core::LiveSnapshot;
-use crate::fault::Phase;
 use crate::pool::{Admitted, Cluster, Lease};
 use crate::record::MirrorEnd;
 use crate::relay::Copied;
@@ -225,7 +224,7 @@ async fn send(request: &Detached) -> Result<Outcome, Failure> {
     let mut left = RESPONSE_BYTES_MAX;
     loop {
         let piece = poll_fn(|cx| side.poll_body(cx)).await;
-        match piece.map_err(|error| failure(broken(&error, Phase::InBody)))? {
+        match piece.map_err(|error| failure(cut(&error)))? {
             BodyEvent::Data(chunk) => match left.checked_sub(chunk.len()) {
                 Some(rest) => left = rest,
                 None => return Ok(outcome),
