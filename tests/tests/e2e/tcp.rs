@@ -208,6 +208,28 @@ fn an_endpoint_that_resets_before_its_first_byte_is_ejected() {
 }
 
 #[test]
+fn an_endpoint_that_takes_connections_and_says_nothing_is_ejected() {
+    let silent = backend(|mut stream| while stream.read(&mut [0; 64]).is_ok_and(|got| got > 0) {});
+    let keys = json!({ "cluster": "app/u", "idle_timeout": "1s" });
+    let proxy = proxy(&keys, vec![Cluster::new("u", &[silent, echo()])], |_| {});
+    wait_until("the silent one is out", PATIENCE, || {
+        let clients: Vec<_> = (0..20).map(|_| connect(&proxy)).collect();
+        // The silent one's are ended by the idle limit.
+        for mut client in &clients {
+            client.write_all(b"p").expect("the connection is open");
+        }
+        for mut client in &clients {
+            drop(client.read(&mut [0]));
+        }
+        proxy.metrics().sum("shard_cluster_ejections_total", &[]) >= 1.0
+    });
+    assert!(!proxy.endpoint(silent)["ejected"].is_null());
+    for _ in 0..10 {
+        ping(&connect(&proxy));
+    }
+}
+
+#[test]
 fn a_slow_reader_slows_its_writer_and_nothing_grows() {
     const OFFERED: usize = 256 << 20;
     let (tell, told) = mpsc::channel();

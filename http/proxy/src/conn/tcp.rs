@@ -246,9 +246,13 @@ async fn pass_on(
         idle.poll_expired(cx).map(|()| Reason::IdleTimeout)
     })
     .await;
-    // One that breaks before it said anything has failed; later it may well mean that (a session that was ended).
-    if reason == Reason::UpstreamReset && down.bytes == 0 {
-        seat.breaks_off(Balanced::Reset);
+    // Until the endpoint has said something nothing is known of it; later an end may well be meant.
+    if down.bytes == 0 && reason != Reason::Ok {
+        seat.breaks_off(match reason {
+            Reason::UpstreamReset => Balanced::Reset,
+            Reason::IdleTimeout if up.bytes > 0 => Balanced::TimedOut,
+            _ => Balanced::Abandoned,
+        });
         admitted.ends_like(&seat);
     }
     (client.is_whole, upstream.is_whole) = (reason == Reason::Ok, reason == Reason::Ok);
