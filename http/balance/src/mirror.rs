@@ -47,15 +47,24 @@ impl Dropped {
     }
 }
 
-/// What the mirrors of one cluster take of one core.
-#[derive(Clone, Copy, Debug, Default)]
+/// What the mirrors of one cluster take of one core. Places are one count, whoever takes them; bandwidth is counted for
+/// each limit apart, so that routes with different ones do not take each other's.
+#[derive(Clone, Debug, Default)]
 pub struct MirrorRoom {
     in_flight: u32,
-    /// Bytes that may be sent now; refilled by time, at most a second's worth.
+    buckets: Vec<Bucket>,
+}
+
+/// Limits of which bandwidth is remembered; those of one config are few, and old ones go first.
+const BUCKETS_MAX: usize = 16;
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    /// Its limit, a second.
+    bytes_max: u64,
+    /// Bytes that may be sent now; refilled by time, at most a second's worth. It starts full.
     bytes: u64,
     filled_ms: u64,
-    /// It starts full.
-    is_started: bool,
 }
 
 impl MirrorRoom {
@@ -64,11 +73,10 @@ impl MirrorRoom {
     /// # Errors
     /// No place, or not a byte of bandwidth left.
     pub fn start(&mut self, rules: &MirrorRules, now: Duration) -> Result<(), Dropped> {
-        self.refill(rules, now);
         if self.in_flight >= rules.in_flight_max {
             return Err(Dropped::InFlight);
         }
-        if self.bytes == 0 {
+        if self.bucket(rules, now).bytes == 0 {
             return Err(Dropped::Bandwidth);
         }
         self.in_flight += 1;
@@ -89,11 +97,8 @@ impl MirrorRoom {
         if buffered.saturating_add(bytes) > rules.buffered_bytes_max {
             return Err(Dropped::Buffer);
         }
-        self.refill(rules, now);
-        if bytes > self.bytes {
-            return Err(Dropped::Bandwidth);
-        }
-        self.bytes -= bytes;
+        let bucket = self.bucket(rules, now);
+        bucket.bytes = bucket.bytes.checked_sub(bytes).ok_or(Dropped::Bandwidth)?;
         Ok(())
     }
 
@@ -107,14 +112,27 @@ impl MirrorRoom {
         self.in_flight
     }
 
-    fn refill(&mut self, rules: &MirrorRules, now: Duration) {
-        let elapsed_ms = if self.is_started { millis(now).saturating_sub(self.filled_ms) } else { 1000 };
-        let earned = rules.bytes_per_second_max.saturating_mul(elapsed_ms) / 1000;
+    /// The bucket of a limit, filled up to now. The one that was used last stands last.
+    fn bucket(&mut self, rules: &MirrorRules, now: Duration) -> &mut Bucket {
+        let bytes_max = rules.bytes_per_second_max;
+        let known = self.buckets.iter().position(|bucket| bucket.bytes_max == bytes_max);
+        let mut bucket = match known {
+            Some(at) => self.buckets.remove(at),
+            None => Bucket { bytes_max, bytes: bytes_max, filled_ms: millis(now) },
+        };
+        let elapsed_ms = millis(now).saturating_sub(bucket.filled_ms);
+        let earned = bytes_max.saturating_mul(elapsed_ms) / 1000;
         // Shorter spans than one byte takes are left to add up.
         if earned > 0 {
-            self.bytes = self.bytes.saturating_add(earned).min(rules.bytes_per_second_max);
-            (self.filled_ms, self.is_started) = (millis(now), true);
+            bucket.bytes = bucket.bytes.saturating_add(earned).min(bytes_max);
+            bucket.filled_ms = millis(now);
         }
+        if self.buckets.len() >= BUCKETS_MAX {
+            self.buckets.remove(0);
+        }
+        self.buckets.push(bucket);
+        let last = self.buckets.len() - 1;
+        &mut self.buckets[last]
     }
 }
 
@@ -144,6 +162,21 @@ mod tests {
         assert!(both.abs_diff(1000) < 200, "independent: {both}");
         assert!(keys.clone().all(|key| is_sampled(&MirrorRules { sample: 1_000_000, ..RULES }, key)));
         assert!(!keys.clone().any(|key| is_sampled(&MirrorRules { sample: 0, ..RULES }, key)));
+    }
+
+    #[test]
+    fn a_low_limit_takes_nothing_of_a_high_one() {
+        let mut room = MirrorRoom::default();
+        let high = MirrorRules { bytes_per_second_max: 100_000, buffered_bytes_max: 100_000, ..RULES };
+        assert_eq!(room.body(&high, 40_000, 0, MS), Ok(()));
+        assert_eq!(room.body(&RULES, 600, 0, MS), Ok(()));
+        assert_eq!(room.body(&high, 60_000, 0, MS), Ok(()), "what the high one has left");
+        assert_eq!(room.body(&RULES, 401, 0, MS), Err(Dropped::Bandwidth));
+        for limit in 1..100 {
+            let other = MirrorRules { bytes_per_second_max: limit, ..RULES };
+            assert_eq!(room.body(&other, limit.min(600), 0, MS), Ok(()));
+        }
+        assert!(room.buckets.len() <= BUCKETS_MAX);
     }
 
     #[test]
