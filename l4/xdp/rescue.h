@@ -57,7 +57,7 @@ static __always_inline int is_datagram(const struct packet *p, const struct vip 
 
 // The same for datagrams, which have no socket of their own to tell a flow by: the flow table of the proxy that has it
 // stands for one. DECISION_RESCUED: ask the previous owner. DECISION_RETURNED: back to the present one. 0: it stays.
-__noinline __u32 datagram_chance(__u64 hash, __u32 current, __u32 previous, __u32 arrival)
+__noinline __u32 datagram_chance(__u64 hash, __u32 current, __u32 previous, __u32 arrival, __u32 vip)
 {
 	if (arrival == ARRIVED_DIRECT && current == previous)
 		return 0; // steer.h has remembered it
@@ -68,8 +68,10 @@ __noinline __u32 datagram_chance(__u64 hash, __u32 current, __u32 previous, __u3
 	if (!mine)
 		return owner && arrival == ARRIVED_RESCUED ? DECISION_RETURNED : 0;
 	// A flood of new flows is not worth asking.
-	if (!may_insert())
+	if (!may_insert()) {
+		count(vip, DECISION_INSERT_CAPPED);
 		return 0;
+	}
 	const struct owner *other = used_owner(previous);
 	if (arrival < ARRIVED_RESCUED && other && !(other->flags & OWNER_LOCAL))
 		return DECISION_RESCUED;
@@ -91,7 +93,7 @@ static __always_inline __u32 second_chance(struct xdp_md *ctx, const struct pack
 		return here;
 	struct row row = page->rows[index % PAGE_ROWS];
 	if (datagram) {
-		__u32 decision = datagram_chance(hash, row.current, row.previous, arrival);
+		__u32 decision = datagram_chance(hash, row.current, row.previous, arrival, vip->id);
 		if (decision == DECISION_RESCUE_ARRIVED)
 			return DECISION_RESCUE_ARRIVED;
 		if (decision != DECISION_RESCUED && decision != DECISION_RETURNED)

@@ -36,6 +36,8 @@ pub(crate) fn with_number(object: &[u8]) -> Result<Vec<u8>> {
     Ok(object)
 }
 
+const PIN_PREFIX: &str = "cookies-";
+
 /// Loads the program.
 ///
 /// # Errors
@@ -80,14 +82,23 @@ pub(crate) fn attach(ebpf: &mut Ebpf, pin_dir: Option<&Path>, interface: &str) -
     Ok(())
 }
 
-/// Takes a pinned program off an interface, if there is one.
+/// Takes a pinned program off an interface; says whether there was one.
 ///
 /// # Errors
 ///
 /// [`Error::Pin`].
-pub(crate) fn detach(pin_dir: &Path, interface: &str) -> Result<()> {
+pub(crate) fn detach(pin_dir: &Path, interface: &str) -> Result<bool> {
     let pin = pin(pin_dir, interface);
-    if pin.exists() { remove(&pin) } else { Ok(()) }
+    let was_there = pin.exists();
+    if was_there {
+        remove(&pin)?;
+    }
+    Ok(was_there)
+}
+
+/// The interface of a pin of this program.
+pub(crate) fn interface_of(name: &str) -> Option<&str> {
+    name.strip_prefix(PIN_PREFIX)
 }
 
 fn remove(pin: &Path) -> Result<()> {
@@ -96,7 +107,7 @@ fn remove(pin: &Path) -> Result<()> {
 }
 
 fn pin(pin_dir: &Path, interface: &str) -> PathBuf {
-    pin_dir.join(format!("cookies-{interface}"))
+    pin_dir.join(format!("{PIN_PREFIX}{interface}"))
 }
 
 fn classifier(ebpf: &mut Ebpf) -> Result<&mut SchedClassifier> {

@@ -153,7 +153,14 @@ impl Program {
         if self.has_cookies {
             cookies::attach(&mut self.ebpf, self.pin_dir.as_deref(), interface)?;
         }
-        let attached = self.attach_xdp(interface, mode)?;
+        let attached = self.attach_xdp(interface, mode);
+        if let (Err(_), Some(folder)) = (&attached, &self.pin_dir)
+            && !link_pin(folder, interface).exists()
+        {
+            // Nothing hands it packets here: it would only be left behind.
+            cookies::detach(folder, interface)?;
+        }
+        let attached = attached?;
         if let (false, Some(folder)) = (self.has_cookies, &self.pin_dir) {
             cookies::detach(folder, interface)?;
         }
@@ -237,17 +244,17 @@ impl Program {
 /// [`Error::Pin`] when the link cannot be opened or its pin not be removed.
 pub fn detach(pin_dir: &Path, interface: &str) -> Result<bool> {
     let pin = link_pin(pin_dir, interface);
-    if !pin.exists() {
-        return Ok(false);
+    let was_there = pin.exists();
+    if was_there {
+        let pinned = open_link(&pin)?;
+        // The kernel detaches when the last reference, which this is, goes.
+        pinned.unpin().map(drop).map_err(|source| Error::Pin { path: pin, source: Box::new(source) })?;
     }
-    let pinned = open_link(&pin)?;
-    // The kernel detaches when the last reference, which this is, goes.
-    pinned.unpin().map(drop).map_err(|source| Error::Pin { path: pin, source: Box::new(source) })?;
-    cookies::detach(pin_dir, interface)?;
-    Ok(true)
+    // Also one that an attempt which was cut has left behind.
+    Ok(cookies::detach(pin_dir, interface)? || was_there)
 }
 
-/// The interfaces with a pinned link.
+/// The interfaces with a pinned link, of either program.
 ///
 /// # Errors
 ///
@@ -262,9 +269,12 @@ pub fn attached(pin_dir: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in entries {
         let name = entry.map_err(failed)?.file_name();
-        names.extend(name.to_string_lossy().strip_prefix("link-").map(str::to_owned));
+        let name = name.to_string_lossy();
+        let interface = name.strip_prefix("link-").or_else(|| cookies::interface_of(&name));
+        names.extend(interface.map(str::to_owned));
     }
     names.sort();
+    names.dedup();
     Ok(names)
 }
 

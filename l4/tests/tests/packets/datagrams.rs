@@ -111,7 +111,9 @@ fn a_flood_of_new_flows_is_not_asked_for() {
     rig.maps().set_trusted(ip("10.9.0.0"), 16).expect("trusted");
     rig.all_rows(VIP, 2, LOCAL, 1);
     let [packet, _] = datagrams();
-    stays(&rig.run(&sent(&packet.ip(), false, PLAIN)), Decision::Decapsulated);
+    let out = rig.run(&sent(&packet.ip(), false, PLAIN));
+    let capped = vec![(VIP, Decision::Decapsulated), (VIP, Decision::InsertCapped)];
+    assert_eq!((out.action, out.counted), (PASS, capped));
 }
 
 #[test]
