@@ -144,6 +144,8 @@ enum decision {
 	DECISION_INSERT_CAPPED,     // remark: not remembered, because this CPU's inserts are used up
 	DECISION_RULE_EXPIRED,      // remark: a rule matched but its time is over
 	DECISION_RETURNED,          // sent back to the present owner: a datagram of a flow that this host does not know
+	DECISION_COOKIE_FAILED,     // remark: an ACK with our cookie of which no connection came, for want of a listener or else
+	DECISION_TIME_WAIT_ENDED,   // passed: an ACK with our cookie, made a reset of the old connection in its place
 	DECISIONS,                  // how many
 };
 
@@ -243,6 +245,13 @@ struct budgets {
 struct syn_budget {
 	__u32 window;
 	__u32 syns;
+};
+
+// Per CPU, the one element of `connecting`: flows whose cookie was taken of late, each the hash's upper half and the tick.
+#define CONNECTING_SLOTS 64
+#define CONNECTING_TICK_MASK 0xffffffff
+struct connecting {
+	__u64 slots[CONNECTING_SLOTS];
 };
 
 // Constants of one load of the program (`.rodata`); a replaced program brings its own.

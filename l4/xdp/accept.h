@@ -1,5 +1,8 @@
 // The proxy's half of SYN cookies: XDP checks the cookie that an ACK brings back, and a program behind it, where packets
 // are the stack's, has the kernel make a connection of a handshake that it knows nothing of.
+//
+// A driver hands XDP all packets of a poll before the stack gets the first one, so that what follows an ACK in the same
+// poll comes before there is a socket. `connecting` remembers the flow meanwhile.
 #pragma once
 
 #include "cookie.h"
@@ -10,6 +13,15 @@
 struct grant {
 	__u32 magic;
 	__u32 meta;
+	__u32 vip;
+};
+
+// What an ACK is to SYN cookies.
+enum acceptance {
+	NO_COOKIE,
+	COOKIE_GRANTED,  // `assign` is told to make a connection of it
+	COOKIE_AGAIN,    // its connection is being made of the packet before
+	COOKIE_DISPLACES // it has become a reset
 };
 
 static __always_inline __u32 tuple_of(const struct packet *p, struct bpf_sock_tuple *tuple)
@@ -28,37 +40,100 @@ static __always_inline __u32 tuple_of(const struct packet *p, struct bpf_sock_tu
 	return sizeof(tuple->ipv4);
 }
 
+// A poll, generously: the 64th part of a second. Less than any client's timer, so that a repeated segment is looked at anew.
+#define CONNECTING_POLL_SHIFT 6
+
+// Whether this CPU took a cookie of the flow at most so many ticks ago.
+__noinline int is_connecting(__u64 hash, __u32 ticks_max)
+{
+	__u32 zero = 0;
+	struct connecting *c = bpf_map_lookup_elem(&connecting, &zero);
+	if (!config.cookies || !c)
+		return 0;
+	__u64 slot = c->slots[hash % CONNECTING_SLOTS];
+	return slot >> FLOW_TAG_SHIFT == hash >> FLOW_TAG_SHIFT && now_ticks() - (__u32)slot <= ticks_max;
+}
+
+static __always_inline void note_connecting(__u64 hash)
+{
+	__u32 zero = 0;
+	struct connecting *c = bpf_map_lookup_elem(&connecting, &zero);
+	if (c)
+		c->slots[hash % CONNECTING_SLOTS] =
+			(hash & ~(__u64)CONNECTING_TICK_MASK) | (now_ticks() & CONNECTING_TICK_MASK);
+}
+
+// The parts of the kernel's types that are read; the loader finds their place in each kernel.
+struct sock_common {
+	__u32 skc_tw_rcv_nxt;
+} __attribute__((preserve_access_index));
+struct inet_timewait_sock {
+	struct sock_common __tw_common;
+} __attribute__((preserve_access_index));
+struct tcp_timewait_sock {
+	struct inet_timewait_sock tw_sk;
+} __attribute__((preserve_access_index));
+
+// The client uses addresses and ports of a connection again that is in TIME_WAIT here. The kernel would have ended that
+// at the SYN, which it did not see, and makes no connection in its place. So the ACK becomes the reset that ends it (RFC
+// 1337 section 2): the client repeats what it said, and then finds the listener. Its cookie shows that it is no stranger.
+static __always_inline int displace(struct tcphdr *tcp, void *end, struct bpf_sock *sk)
+{
+	struct tcp_timewait_sock *old = bpf_skc_to_tcp_timewait_sock(sk);
+	if (!old || (void *)(tcp + 1) > end)
+		return NO_COOKIE;
+	__u32 *words = (__u32 *)tcp;
+	__u32 seq = bpf_htonl(old->tw_sk.__tw_common.skc_tw_rcv_nxt), flags = words[3] | bpf_htonl(1 << 18);
+	__u64 sum = (__u64)(__u16)~tcp->check + (__u32)~words[1] + seq + (__u32)~words[3] + flags;
+	words[1] = seq;
+	words[3] = flags;
+	tcp->check = fold_wide(sum); // RFC 1624
+	return COOKIE_DISPLACES;
+}
+
 // Whether a packet brings one of our cookies back to a listener here; if so, the stack is told in front of the frame.
 // The MAC comes first, because no packet of a connection passes it and a look-up costs more.
-__noinline int accept_cookie(struct xdp_md *ctx, const struct packet *p)
+__noinline int accept_cookie(struct xdp_md *ctx, const struct packet *p, __u64 hash, __u32 vip)
 {
-	if (!p)
-		return 0;
+	if (!config.cookies || !p)
+		return NO_COOKIE;
 	__u32 l2_bytes = p->l2_bytes > sizeof(struct ethhdr) ? 18 : 14;
 	struct tcphdr *tcp = start_of(ctx) + l2_bytes + (p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
 	if ((void *)(tcp + 1) > end_of(ctx) || !tcp->ack || tcp->syn || tcp->rst)
-		return 0;
+		return NO_COOKIE;
 	__u32 cookie = bpf_ntohl(tcp->ack_seq) - 1, first = bpf_ntohl(tcp->seq) - 1;
 	__u32 meta = cookie & ((1 << COOKIE_META_BITS) - 1), now = cookie_period();
 	// A box whose clock is ahead may have made it in the period to come.
 	__u32 age = (now + 1 - meta) & 3;
 	if (age == 3 || cookie != cookie_for(p, first, now + 1 - age, meta))
-		return 0;
+		return NO_COOKIE;
+	if (is_connecting(hash, config.window_ticks >> CONNECTING_POLL_SHIFT))
+		return COOKIE_AGAIN;
 	struct bpf_sock_tuple tuple = {};
-	__u32 size = tuple_of(p, &tuple);
+	__u32 size = tuple_of(p, &tuple), state = 0;
 	struct bpf_sock *sk = bpf_skc_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	if (!sk)
-		return 0;
-	int listens = sk->state == BPF_TCP_LISTEN;
-	bpf_sk_release(sk);
-	if (!listens || bpf_xdp_adjust_meta(ctx, -(int)sizeof(struct grant)))
-		return 0;
+	int found = NO_COOKIE;
+	if (sk) {
+		state = sk->state;
+		if (state == BPF_TCP_TIME_WAIT)
+			found = displace(tcp, end_of(ctx), sk);
+		bpf_sk_release(sk);
+	}
+	if (state != BPF_TCP_LISTEN) {
+		if (!sk)
+			count(vip, DECISION_COOKIE_FAILED);
+		return found;
+	}
+	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(struct grant)))
+		return NO_COOKIE;
 	struct grant *grant = (void *)(long)ctx->data_meta;
 	if ((void *)(grant + 1) > start_of(ctx))
-		return 0;
+		return NO_COOKIE;
 	grant->magic = GRANT_MAGIC;
 	grant->meta = meta;
-	return 1;
+	grant->vip = vip;
+	note_connecting(hash);
+	return COOKIE_GRANTED;
 }
 
 // What the kernel makes a connection of; `struct bpf_tcp_req_attrs` of Linux 6.9, which its headers do not export.
@@ -94,7 +169,8 @@ static __always_inline int assign_connection(struct __sk_buff *skb, struct tcp_s
 	return failed;
 }
 
-// Behind XDP, where packets are the stack's: an ACK that XDP vouches for becomes a connection of its listener.
+// Behind XDP, where packets are the stack's: an ACK that XDP vouches for becomes a connection of its listener. One of
+// which none comes is reset by the stack, which knows nothing of the handshake.
 SEC("classifier")
 int assign(struct __sk_buff *skb)
 {
@@ -103,7 +179,7 @@ int assign(struct __sk_buff *skb)
 	if ((void *)(grant + 1) > data || grant->magic != GRANT_MAGIC)
 		return TC_ACT_UNSPEC;
 	struct packet p = {};
-	__u32 meta = grant->meta, scale = meta >> 5 & 15;
+	__u32 meta = grant->meta, scale = meta >> 5 & 15, vip = grant->vip;
 	parse(&p, data, end);
 	if (p.kind != KIND_FLOW || p.protocol != IPPROTO_TCP)
 		return TC_ACT_UNSPEC;
@@ -119,14 +195,15 @@ int assign(struct __sk_buff *skb)
 	struct bpf_sock_tuple tuple = {};
 	__u32 size = tuple_of(&p, &tuple);
 	struct bpf_sock *sk = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	if (!sk)
-		return TC_ACT_UNSPEC;
-	if (sk->state == BPF_TCP_LISTEN) {
-		struct tcp_sock *listener = bpf_skc_to_tcp_sock(sk);
-		// What fails here is reset by the stack, which knows nothing of the handshake.
-		if (listener)
-			assign_connection(skb, listener, &attributes);
+	int failed = !sk;
+	if (sk) {
+		if (sk->state == BPF_TCP_LISTEN) {
+			struct tcp_sock *listener = bpf_skc_to_tcp_sock(sk);
+			failed = !listener || assign_connection(skb, listener, &attributes);
+		}
+		bpf_sk_release(sk);
 	}
-	bpf_sk_release(sk);
+	if (failed)
+		count(vip, DECISION_COOKIE_FAILED);
 	return TC_ACT_UNSPEC;
 }

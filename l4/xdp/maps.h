@@ -129,6 +129,13 @@ struct {
 } syn_budgets SEC(".maps");
 
 struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct connecting);
+	__uint(max_entries, 1);
+} connecting SEC(".maps");
+
+struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 256 * 1024);
 } trace SEC(".maps");

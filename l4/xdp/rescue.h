@@ -109,7 +109,7 @@ static __always_inline __u32 second_chance(struct xdp_md *ctx, const struct pack
 	if (!asked && row.current == row.previous)
 		return here;
 	struct packet copy = *p;
-	if (has_socket(ctx, &copy))
+	if (has_socket(ctx, &copy) || is_connecting(hash, config.window_ticks))
 		return asked ? DECISION_RESCUE_ARRIVED : here;
 	choice->id = row.previous;
 	choice->owner = used_owner(row.previous);

@@ -66,8 +66,13 @@ static __always_inline int keep(struct xdp_md *ctx, const struct packet *p, cons
 	__u32 here = arrival == ARRIVED_DIRECT ? DECISION_LOCAL : DECISION_DECAPSULATED;
 	if (config.cookies && p->protocol == IPPROTO_TCP && p->kind == KIND_FLOW) {
 		struct packet copy = *p;
-		if (accept_cookie(ctx, &copy))
+		int cookie = accept_cookie(ctx, &copy, hash, vip->id);
+		if (cookie == COOKIE_GRANTED)
 			return leave(p, hash, vip->id, choice, DECISION_COOKIE_ACCEPTED, XDP_PASS);
+		if (cookie == COOKIE_AGAIN)
+			return leave(p, hash, vip->id, choice, here, XDP_PASS);
+		if (cookie == COOKIE_DISPLACES)
+			return leave(p, hash, vip->id, choice, DECISION_TIME_WAIT_ENDED, XDP_PASS);
 	}
 	__u32 decision = second_chance(ctx, p, vip, hash, choice, arrival, here);
 	if (decision != DECISION_RESCUED && decision != DECISION_RETURNED)
@@ -115,7 +120,7 @@ static __always_inline int steer(struct xdp_md *ctx, struct packet *p, enum arri
 			return leave(p, hash, vip->id, &choice, DECISION_DROP_RULE, XDP_DROP);
 	}
 
-	if (config.cookies && p->kind == KIND_SYN && rare(!syn_passes(vip->id))) {
+	if (config.cookies && p->kind == KIND_SYN && rare(!syn_passes(vip->id)) && row_is_owned(vip->id, hash)) {
 		struct packet copy = *p;
 		int failed = send_cookie(ctx, &copy);
 		if (!failed)

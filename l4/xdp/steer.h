@@ -106,6 +106,27 @@ __noinline int remember(__u64 hash, __u32 owner)
 	return 0;
 }
 
+// Whether the flow that a SYN begins has an owner to go to, so that answering it here makes sense. The ACK of the answer
+// shall not go by what is remembered of an earlier connection with the same addresses and ports, but by the row, as the
+// SYN itself would have.
+__noinline int row_is_owned(__u32 vip, __u64 hash)
+{
+	__u32 index = row_of(hash);
+	const struct table_page *page = page_of(vip, index);
+	if (!page)
+		return 0;
+	__u32 owner = page->rows[index % PAGE_ROWS].current;
+	if (!used_owner(owner))
+		return 0;
+	struct flow_set *set = set_of(hash);
+	for (int i = 0; set && i < FLOW_WAYS; i++) {
+		__u64 flow = set->ways[i];
+		if (flow >> FLOW_TAG_SHIFT == hash >> FLOW_TAG_SHIFT && (flow >> FLOW_OWNER_SHIFT & FLOW_OWNER_MASK) != owner)
+			set->ways[i] = (hash >> FLOW_TAG_SHIFT << FLOW_TAG_SHIFT) | owner << FLOW_OWNER_SHIFT | now_units();
+	}
+	return 1;
+}
+
 // The row's present owner. The flow is remembered if it begins here or if nobody else can have it: remembering the
 // new owner of a flow that began before a change would kill it.
 static __always_inline void by_row(struct choice *choice, const struct packet *p, const struct vip *vip, __u64 hash)

@@ -172,11 +172,13 @@ pub enum Decision {
     InsertCapped,
     RuleExpired,
     Returned,
+    CookieFailed,
+    TimeWaitEnded,
 }
 
 impl Decision {
     /// All decisions, in the order of their numbers.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 29] = [
         Self::NotOurs,
         Self::ForwardFlow,
         Self::ForwardNew,
@@ -204,6 +206,8 @@ impl Decision {
         Self::InsertCapped,
         Self::RuleExpired,
         Self::Returned,
+        Self::CookieFailed,
+        Self::TimeWaitEnded,
     ];
 
     /// The word in metrics, traces and documentation.
@@ -237,6 +241,8 @@ impl Decision {
             Self::InsertCapped => "insert_capped",
             Self::RuleExpired => "rule_expired",
             Self::Returned => "returned",
+            Self::CookieFailed => "cookie_failed",
+            Self::TimeWaitEnded => "time_wait_ended",
         }
     }
 }

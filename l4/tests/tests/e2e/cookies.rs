@@ -1,17 +1,18 @@
 //! SYN cookies from a box to a real listener behind another machine's program. The kernel's own cookies, which are
 //! alike in all namespaces of one machine, take no part: no listener overflows, and a proxy with another key refuses.
 
-use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::TcpStream;
-use std::time::Duration;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
-use l4_abi::Decision;
+use l4_abi::{Decision, Row};
 use l4_load::{LoadOptions, Mode};
 use l4_tests::net::{Host, VIP4, VIP6};
 use l4_tests::transfer::finish;
 use l4_tests::{Tags, may_run, note};
+use socket2::{Domain, Protocol, Socket, Type};
 
-use super::fleet::{Fleet, Role, vip};
+use super::fleet::{Fleet, Role, owner_among, vip};
 
 /// Longest wait for one step.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -61,6 +62,79 @@ fn connections_by_cookies(mode: Mode, is_tagged: bool) {
     for name in ["SyncookiesSent", "SyncookiesRecv", "SyncookiesFailed"] {
         assert_eq!(of("netstat", "TcpExt:", name), 0, "{name}");
     }
+}
+
+/// The server ends connections, so that its half stays in TIME_WAIT; the client comes back from the same port.
+#[test]
+fn a_port_that_is_used_again_finds_its_way() {
+    if !may_run("a_port_that_is_used_again_finds_its_way") {
+        return;
+    }
+    let mut fleet = flooded(*b"the fleet's key.", Mode::Native);
+    let took = fleet.lab.client.enter(|| {
+        [VIP4, VIP6].map(|address| {
+            let first = visit_from(address, 0).expect("a visit");
+            let start = Instant::now();
+            visit_from(address, first.port()).expect("the second visit from one port");
+            start.elapsed()
+        })
+    });
+    note(&format!("visits from a port that was in TIME_WAIT took {took:?}"));
+    // Two at least: ACK and request may find the old connection together.
+    assert!(fleet.at_proxies(Decision::TimeWaitEnded) >= 2);
+    assert_eq!(fleet.at_proxies(Decision::CookieAccepted), 4);
+    assert_eq!(fleet.at_proxies(Decision::CookieFailed), 0);
+}
+
+/// Requests right behind the ACK, so that a proxy often gets both in one poll: before it has a socket.
+#[test]
+fn a_request_that_comes_with_the_ack_is_not_lost() {
+    if !may_run("a_request_that_comes_with_the_ack_is_not_lost") {
+        return;
+    }
+    const VISITS: u64 = 400;
+    let mut fleet = flooded(*b"the fleet's key.", Mode::Native);
+    // A drain: what seems to have no socket is sent on, and reset.
+    fleet.publish(|row| Row { current: owner_among(row, 2), previous: owner_among(row, 3) });
+    let repeated = |fleet: &Fleet| counter(&fleet.lab.client, "snmp", "Tcp:", "RetransSegs");
+    let before = repeated(&fleet);
+    fleet.lab.client.enter(|| {
+        std::thread::scope(|scope| {
+            for address in [VIP4, VIP4, VIP6, VIP6] {
+                scope.spawn(move || {
+                    for _ in 0..VISITS / 4 {
+                        visit_from(address, 0).expect("a visit");
+                    }
+                });
+            }
+        });
+    });
+    let repeated = repeated(&fleet) - before;
+    let (accepted, rescued) =
+        (fleet.at_proxies(Decision::CookieAccepted), fleet.at_proxies(Decision::Rescued));
+    note(&format!(
+        "{VISITS} visits: {accepted} cookies accepted, {repeated} segments repeated, {rescued} rescued"
+    ));
+    assert_eq!(rescued, 0);
+    assert_eq!(accepted, VISITS, "a connection is made once");
+    assert!(repeated < VISITS / 20, "{repeated}");
+}
+
+/// One request from this local port (0: any); says from where it was.
+fn visit_from(address: &str, port: u16) -> io::Result<SocketAddr> {
+    let (vip, any) = (vip(address), if address == VIP4 { "0.0.0.0:0" } else { "[::]:0" });
+    let mut any: SocketAddr = any.parse().expect("an address");
+    any.set_port(port);
+    let socket = Socket::new(Domain::for_address(vip), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&any.into())?;
+    socket.connect_timeout(&vip.into(), PATIENCE)?;
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"GET /1000 HTTP/1.1\r\nhost: l4\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    if answer.len() > 1000 { stream.local_addr() } else { Err(ErrorKind::UnexpectedEof.into()) }
 }
 
 #[test]

@@ -2,13 +2,17 @@
 //! then makes a connection of it is in e2e/cookies.rs.
 
 use std::hash::Hasher as _;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::io::Read as _;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
 
 use l4_abi::hash::cookie_key;
 use l4_abi::{Decision, TCP};
 use l4_load::LoadOptions;
-use l4_tests::frame::{ACK, Mark, SYN, checksum, incoming, outer};
-use l4_tests::rig::{CLIENT4, CLIENT6, LOCAL, OWN4, PASS, Rig, SECRET, TX, VIP, VIP4, VIP6, ip};
+use l4_tests::frame::{ACK, Mark, SYN, checksum, incoming, outer, returned};
+use l4_tests::rig::{
+    CLIENT4, CLIENT6, DROP, LOCAL, OWN4, OWNER1, OWNER2, PASS, Rig, SECRET, TX, VIP, VIP4, VIP6, hash, ip,
+};
 use l4_tests::{Packet, VLAN, may_run};
 use rustix::time::{DynamicClockId, clock_gettime_dynamic};
 
@@ -123,12 +127,63 @@ fn few_syns_pass_and_so_do_those_that_a_cookie_cannot_hold() {
     assert_eq!(answered(&outcome.frame)[24..], [1; 8]);
 }
 
+#[test]
+fn a_syn_that_has_nowhere_to_go_is_not_answered() {
+    if !may_run("a_syn_that_has_nowhere_to_go_is_not_answered") {
+        return;
+    }
+    let mut rig = rig(0);
+    rig.vip("192.0.2.11:443", TCP, 5, 0);
+    let tableless = rig.run(&Packet::tcp(CLIENT4, "192.0.2.11:443", SYN).frame());
+    assert_eq!((tableless.action, tableless.counted), (DROP, vec![(5, Decision::DropNoOwner)]));
+    // Rows of nobody, and of a proxy that is down.
+    for owner in [0, 9] {
+        rig.all_rows(VIP, 2, owner, 1);
+        for v6 in [false, true] {
+            let outcome = rig.run(&syn(v6, &[]));
+            assert_eq!((outcome.action, outcome.counted), (DROP, vec![(VIP, Decision::DropNoOwner)]));
+        }
+    }
+    rig.all_rows(VIP, 3, 1, 1);
+    assert_eq!(rig.run(&syn(false, &[])).counted, [(VIP, Decision::CookieSent)]);
+}
+
+#[test]
+fn an_answered_client_goes_by_its_row_and_not_by_an_earlier_connection() {
+    if !may_run("an_answered_client_goes_by_its_row_and_not_by_an_earlier_connection") {
+        return;
+    }
+    for (client, vip) in [(CLIENT4, VIP4), (CLIENT6, VIP6)] {
+        let mut rig = rig(0);
+        let packet = Packet::tcp(client, vip, ACK).payload(9);
+        let sent_to = |owner| {
+            let label = u32::try_from(hash(&packet) & 0xf_ffff).expect("20 bits");
+            returned(&outer(OWN4.into(), ip(owner), packet.tos, Mark::Plain { label }, &packet.ip()), false)
+        };
+        assert_eq!(rig.run(&packet.frame()).counted, [(VIP, Decision::ForwardNew)]);
+        rig.all_rows(VIP, 2, 2, 1);
+        let known = rig.run(&packet.frame());
+        assert_eq!((known.counted, known.frame), (vec![(VIP, Decision::ForwardFlow)], sent_to(OWNER1)));
+        // Another client's SYN changes nothing for this one.
+        let mut other = Packet::tcp(client, vip, SYN);
+        other.source.set_port(7);
+        assert_eq!(rig.run(&other.frame()).counted, [(VIP, Decision::CookieSent)]);
+        assert_eq!(rig.run(&packet.frame()).frame, sent_to(OWNER1));
+        assert_eq!(rig.run(&Packet::tcp(client, vip, SYN).frame()).counted, [(VIP, Decision::CookieSent)]);
+        let moved = rig.run(&packet.frame());
+        assert_eq!((moved.counted, moved.frame), (vec![(VIP, Decision::ForwardFlow)], sent_to(OWNER2)));
+        // Nothing was remembered of the other one.
+        let other = Packet { tcp_flags: ACK, ..other };
+        assert_eq!(rig.run(&other.frame()).counted, [(VIP, Decision::ForwardStateless)]);
+    }
+}
+
 /// A listener of this host behind a VIP whose rows are this host's, and one client of it.
 struct Proxy {
     rig: Rig,
     vip: SocketAddr,
     client: SocketAddr,
-    _listener: TcpListener,
+    listener: TcpListener,
 }
 
 /// Of the VIP of [`Proxy`].
@@ -141,14 +196,19 @@ const OFFER: u32 = 7 << 5 | 1 << 4 | 3 << 2;
 impl Proxy {
     fn new(v6: bool) -> Self {
         let (listen, client) =
-            if v6 { ("[::1]:0", "[2001:db8::9]:9") } else { ("127.0.0.1:0", "127.9.9.9:9") };
+            if v6 { ("[::1]:0", "[2001:db8::9]:1009") } else { ("127.0.0.1:0", "127.9.9.9:1009") };
         let listener = TcpListener::bind(listen).expect("loopback");
         let vip = listener.local_addr().expect("bound");
         let mut rig = rig(1_000_000);
         rig.maps().set_trusted(ip("10.9.0.0"), 16).expect("trusted");
         rig.vip(&vip.to_string(), TCP, LISTENED, 0);
         rig.all_rows(LISTENED, 1, LOCAL, LOCAL);
-        Self { rig, vip, client: client.parse().expect("an address"), _listener: listener }
+        Self { rig, vip, client: client.parse().expect("an address"), listener }
+    }
+
+    /// A client that has not been here; what a known one repeats is told from what it says first.
+    fn new_client(&mut self) {
+        self.client.set_port(self.client.port() + 1);
     }
 
     /// The packet that brings a cookie back.
@@ -216,22 +276,24 @@ fn a_cookie_that_comes_back_is_vouched_for_in_front_of_the_frame() {
         // A box of the same fleet makes the cookie.
         let mut boxed = rig(0);
         boxed.vip(&proxy.vip.to_string(), TCP, LISTENED, 0);
-        let begin = numbered(proxy.client, proxy.vip, SYN, FIRST, 0);
-        let tcp = answered(&boxed.run(&incoming(&begin, false)).frame);
-        let cookie = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
-        let packet = proxy.ack(cookie);
+        boxed.all_rows(LISTENED, 1, 1, 1);
         for vlan in [false, true] {
-            let tunnelled = outer(ip("10.9.1.1"), OWN4.into(), 0, Mark::Plain { label: 0 }, &packet);
             // Box and proxy in one, and two machines.
-            for frame in [incoming(&packet, vlan), incoming(&tunnelled, vlan)] {
-                let outcome = proxy.rig.run(&frame);
+            for tunnelled in [false, true] {
+                proxy.new_client();
+                let begin = numbered(proxy.client, proxy.vip, SYN, FIRST, 0);
+                let tcp = answered(&boxed.run(&incoming(&begin, false)).frame);
+                let cookie = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+                let packet = proxy.ack(cookie);
+                let around = outer(ip("10.9.1.1"), OWN4.into(), 0, Mark::Plain { label: 0 }, &packet);
+                let outcome = proxy.rig.run(&incoming(if tunnelled { &around } else { &packet }, vlan));
                 assert_eq!(
                     (outcome.action, outcome.counted),
                     (PASS, vec![(LISTENED, Decision::CookieAccepted)]),
                     "v6 {v6}, tag {vlan}"
                 );
-                let (grant, frame) = outcome.frame.split_at(8);
-                assert_eq!(grant, [0x5ec0_0c1e_u32.to_le_bytes(), (cookie & 0x1ff).to_le_bytes()].concat());
+                let (grant, frame) = outcome.frame.split_at(12);
+                assert_eq!(grant, [0x5ec0_0c1e, cookie & 0x1ff, LISTENED].map(u32::to_le_bytes).concat());
                 assert_eq!(frame, incoming(&packet, vlan));
             }
         }
@@ -248,10 +310,12 @@ fn a_cookie_expires_after_one_to_two_periods() {
         // A second time if a period ends meanwhile.
         let decided = loop {
             let now = period();
-            let decided: Vec<_> =
-                (now - 6..=now + 5).map(|at| (i64::from(at) - i64::from(now), proxy.cookie(at))).collect();
-            let decided: Vec<_> =
-                decided.into_iter().map(|(age, cookie)| (age, proxy.decided(&proxy.ack(cookie)))).collect();
+            let decided: Vec<_> = (now - 6..=now + 5)
+                .map(|at| {
+                    proxy.new_client();
+                    (i64::from(at) - i64::from(now), proxy.decided(&proxy.ack(proxy.cookie(at))))
+                })
+                .collect();
             if period() == now {
                 break decided;
             }
@@ -296,6 +360,106 @@ fn forged_cookies_are_packets_without_a_connection() {
         let now = period();
         let cookie = cookie(client, deaf, FIRST, now, OFFER | now & 3);
         let packet = numbered(client, deaf, ACK, seq, cookie.wrapping_add(1));
-        assert_eq!(proxy.decided(&packet), Decision::Local, "no listener");
+        let outcome = proxy.rig.run(&incoming(&packet, false));
+        let counted = vec![(LISTENED, Decision::Local), (LISTENED, Decision::CookieFailed)];
+        assert_eq!((outcome.action, outcome.counted), (PASS, counted), "no listener");
+    }
+}
+
+/// A test run does not hand packets on to the stack, so that each runs as if in one poll with those before.
+#[test]
+fn what_follows_an_ack_in_one_poll_stays_without_being_a_second_one() {
+    if !may_run("what_follows_an_ack_in_one_poll_stays_without_being_a_second_one") {
+        return;
+    }
+    for v6 in [false, true] {
+        let mut proxy = Proxy::new(v6);
+        // A drain: without a socket, packets are sent to the previous owner.
+        proxy.rig.all_rows(LISTENED, 2, LOCAL, 1);
+        let poll = Duration::from_millis(8);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let (ack, next) = loop {
+            assert!(Instant::now() < deadline, "two packets are never run within {poll:?}");
+            proxy.new_client();
+            let good = proxy.cookie(period());
+            let ack = proxy.ack(good);
+            let (seq, acked) = (FIRST.wrapping_add(4), good.wrapping_add(1));
+            let next = numbered(proxy.client, proxy.vip, ACK, seq, acked);
+            let start = Instant::now();
+            let accepted = proxy.decided(&ack);
+            let outcome = proxy.rig.run(&incoming(&ack, false));
+            if start.elapsed() < poll {
+                assert_eq!(accepted, Decision::CookieAccepted);
+                assert_eq!((outcome.action, outcome.counted), (PASS, vec![(LISTENED, Decision::Local)]));
+                assert_eq!(outcome.frame, incoming(&ack, false), "nothing in front of the frame");
+                break (ack, next);
+            }
+        };
+        assert_eq!(proxy.decided(&next), Decision::Local, "the second segment");
+        let stranger = numbered(SocketAddr::new(proxy.client.ip(), 7), proxy.vip, ACK, 1, 2);
+        assert_eq!(proxy.rig.run(&incoming(&stranger, false)).counted, [(LISTENED, Decision::Rescued)]);
+        // Nothing came of it: what the client repeats is looked at anew; and what it goes on with does not stay for ever.
+        while proxy.decided(&ack) != Decision::CookieAccepted {
+            assert!(Instant::now() < deadline, "a repeated segment is not looked at");
+        }
+        while proxy.rig.run(&incoming(&next, false)).counted != [(LISTENED, Decision::Rescued)] {
+            assert!(Instant::now() < deadline, "remembered too long");
+        }
+    }
+}
+
+/// The sum over TCP and its pseudo header, put right.
+fn with_checksum(mut ip: Vec<u8>, v6: bool) -> Vec<u8> {
+    let at = if v6 { 40 } else { 20 };
+    ip[at + 16..at + 18].fill(0);
+    let sum = checksum(&tcp_bytes(&ip, v6));
+    ip[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
+    ip
+}
+
+/// What TCP's checksum covers.
+fn tcp_bytes(ip: &[u8], v6: bool) -> Vec<u8> {
+    let (addresses, at) = if v6 { (8..40, 40) } else { (12..20, 20) };
+    let length = u16::try_from(ip.len() - at).expect("short");
+    [&ip[addresses], &[0, 6], &length.to_be_bytes(), &ip[at..]].concat()
+}
+
+#[test]
+fn an_old_connection_in_time_wait_makes_room() {
+    if !may_run("an_old_connection_in_time_wait_makes_room") {
+        return;
+    }
+    for v6 in [false, true] {
+        let mut proxy = Proxy::new(v6);
+        let mut stream = TcpStream::connect(proxy.vip).expect("loopback");
+        proxy.client = stream.local_addr().expect("bound");
+        // The server ends it first, so that its half stays.
+        drop(proxy.listener.accept().expect("a connection"));
+        assert_eq!(stream.read(&mut [0]).expect("it ends"), 0);
+        drop(stream);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let good = proxy.cookie(period());
+        let ack = with_checksum(proxy.ack(good), v6);
+        let outcome = loop {
+            let outcome = proxy.rig.run(&incoming(&ack, false));
+            if outcome.counted == [(LISTENED, Decision::TimeWaitEnded)] {
+                break outcome;
+            }
+            assert!(Instant::now() < deadline, "{outcome:?}");
+        };
+        assert_eq!(outcome.action, PASS);
+        // All is as it was but the sequence number, which is the old connection's, and the flag.
+        let at = if v6 { 40 } else { 20 };
+        let reset = &outcome.frame[14..];
+        assert_eq!(reset[at + 13], ACK | 4);
+        assert_ne!(reset[at + 4..at + 8], ack[at + 4..at + 8]);
+        assert_eq!(checksum(&tcp_bytes(reset, v6)), 0, "the checksum follows");
+        let mut undone = reset.to_vec();
+        undone[at + 13] = ACK;
+        undone[at + 4..at + 8].copy_from_slice(&ack[at + 4..at + 8]);
+        assert_eq!(with_checksum(undone, v6), ack);
+        // A packet without the cookie does not end it.
+        let forged = with_checksum(proxy.ack(good ^ 1 << 20), v6);
+        assert_eq!(proxy.decided(&forged), Decision::Local);
     }
 }
