@@ -146,6 +146,7 @@ enum decision {
 	DECISION_RETURNED,          // sent back to the present owner: a datagram of a flow that this host does not know
 	DECISION_COOKIE_FAILED,     // remark: an ACK with our cookie of which no connection came, for want of a listener or else
 	DECISION_TIME_WAIT_ENDED,   // passed: an ACK with our cookie, made a reset of the old connection in its place
+	DECISION_QUESTION_CAPPED,   // remark: the previous owner was not asked, because this CPU's questions are used up
 	DECISIONS,                  // how many
 };
 
@@ -241,10 +242,10 @@ struct budgets {
 	__u32 icmp;
 };
 
-// Per CPU, one for each VIP: the SYNs of this window.
-struct syn_budget {
+// Per CPU: in `syn_budgets` for each VIP, the SYNs of this window; in `questions` one, the datagrams that were asked for.
+struct budget {
 	__u32 window;
-	__u32 syns;
+	__u32 used;
 };
 
 // Per CPU, the one element of `connecting`: flows whose cookie was taken of late, each the hash's upper half and the tick.
@@ -270,7 +271,7 @@ struct config {
 	__u32 icmp_per_window;
 	__u32 cookies;           // nonzero: SYN cookies are sent and accepted
 	__u32 syns_per_window;   // of one VIP; beyond, they are answered with cookies
-	__u32 zero;
+	__u32 questions_per_window;
 };
 
 // A rescued packet carries this in its outer header, so that it is never rescued again: the IPv4 identification (the

@@ -85,8 +85,8 @@ static __always_inline __u32 class_mss(__u32 class, __u32 v6)
 // Whether the SYNs of a VIP are still few enough on this CPU, in this second, to be passed on.
 static __always_inline int syn_passes(__u32 vip)
 {
-	struct syn_budget *b = bpf_map_lookup_elem(&syn_budgets, &vip);
-	return !b || spend(&b->window, &b->syns, config.syns_per_window);
+	struct budget *b = bpf_map_lookup_elem(&syn_budgets, &vip);
+	return !b || spend(&b->window, &b->used, config.syns_per_window);
 }
 
 // The first four bytes of a TCP option, of which `left` belong to the header. A function of its own, so that the

@@ -68,6 +68,13 @@ static __always_inline int may_insert(void)
 	return b && spend(&b->insert_window, &b->inserts, config.inserts_per_window);
 }
 
+static __always_inline int may_ask(void)
+{
+	__u32 zero = 0;
+	struct budget *b = bpf_map_lookup_elem(&questions, &zero);
+	return b && spend(&b->window, &b->used, config.questions_per_window);
+}
+
 static __always_inline int may_send_icmp(void)
 {
 	__u32 zero = 0;

@@ -124,9 +124,16 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
-	__type(value, struct syn_budget);
+	__type(value, struct budget);
 	__uint(max_entries, VIPS_MAX);
 } syn_budgets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct budget);
+	__uint(max_entries, 1);
+} questions SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

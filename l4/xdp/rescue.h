@@ -57,6 +57,9 @@ static __always_inline int is_datagram(const struct packet *p, const struct vip 
 
 // The same for datagrams, which have no socket of their own to tell a flow by: the flow table of the proxy that has it
 // stands for one. DECISION_RESCUED: ask the previous owner. DECISION_RETURNED: back to the present one. 0: it stays.
+//
+// An old flow that no box remembers asks with each of its datagrams, and so does a flood of new ones: questions have a
+// budget of their own, so that they take nothing from the flows that are remembered.
 __noinline __u32 datagram_chance(__u64 hash, __u32 current, __u32 previous, __u32 arrival, __u32 vip)
 {
 	if (arrival == ARRIVED_DIRECT && current == previous)
@@ -67,15 +70,17 @@ __noinline __u32 datagram_chance(__u64 hash, __u32 current, __u32 previous, __u3
 	int mine = owner && owner->flags & OWNER_LOCAL;
 	if (!mine)
 		return owner && arrival == ARRIVED_RESCUED ? DECISION_RETURNED : 0;
-	// A flood of new flows is not worth asking.
-	if (!may_insert()) {
-		count(vip, DECISION_INSERT_CAPPED);
+	const struct owner *other = used_owner(previous);
+	if (arrival < ARRIVED_RESCUED && other && !(other->flags & OWNER_LOCAL)) {
+		if (may_ask())
+			return DECISION_RESCUED;
+		count(vip, DECISION_QUESTION_CAPPED);
 		return 0;
 	}
-	const struct owner *other = used_owner(previous);
-	if (arrival < ARRIVED_RESCUED && other && !(other->flags & OWNER_LOCAL))
-		return DECISION_RESCUED;
-	remember(hash, current);
+	if (may_insert())
+		remember(hash, current);
+	else
+		count(vip, DECISION_INSERT_CAPPED);
 	return 0;
 }
 

@@ -402,6 +402,7 @@ impl Reader {
             entries_max: of("entries_max"),
             idle: node.duration("idle").unwrap_or(default_duration("idle", &table::L4_FLOWS)),
             inserts_per_second: of("inserts_per_second"),
+            questions_per_second: of("questions_per_second"),
             icmp_per_second: of("icmp_per_second"),
             syn_cookies_above: std::num::NonZero::new(of("syn_cookies_above")),
         }

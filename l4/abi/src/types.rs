@@ -174,11 +174,12 @@ pub enum Decision {
     Returned,
     CookieFailed,
     TimeWaitEnded,
+    QuestionCapped,
 }
 
 impl Decision {
     /// All decisions, in the order of their numbers.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 30] = [
         Self::NotOurs,
         Self::ForwardFlow,
         Self::ForwardNew,
@@ -208,6 +209,7 @@ impl Decision {
         Self::Returned,
         Self::CookieFailed,
         Self::TimeWaitEnded,
+        Self::QuestionCapped,
     ];
 
     /// The word in metrics, traces and documentation.
@@ -243,6 +245,7 @@ impl Decision {
             Self::Returned => "returned",
             Self::CookieFailed => "cookie_failed",
             Self::TimeWaitEnded => "time_wait_ended",
+            Self::QuestionCapped => "question_capped",
         }
     }
 }
@@ -431,7 +434,8 @@ pub struct Config {
     pub cookies: u32,
     /// SYNs of one VIP that one CPU passes on in a window; the others are answered with cookies.
     pub syns_per_window: u32,
-    pub zero: u32,
+    /// Datagrams of unknown flows for which one CPU asks the previous owner in a window.
+    pub questions_per_window: u32,
 }
 
 /// An address in the 16 bytes that the maps use; IPv4 as v4-mapped (RFC 4291, section 2.5.5.2).

@@ -81,7 +81,8 @@ zeroed! {
     },
     Config => Config {
         hash_a: [0; 12], hash_b: [0; 12], cookie_key: [0; 2], own4: [0; 4], mtu_bytes: 0, own6: [0; 16], flow_set_mask: 0, flow_idle_units: 0,
-        window_ticks: 0, inserts_per_window: 0, icmp_per_window: 0, cookies: 0, syns_per_window: 0, zero: 0,
+        window_ticks: 0, inserts_per_window: 0, icmp_per_window: 0, cookies: 0, syns_per_window: 0,
+        questions_per_window: 0,
     },
 }
 
@@ -114,7 +115,7 @@ fn assertions() -> String {
         }
         Config = "config" {
             hash_a, hash_b, cookie_key, own4, mtu_bytes, own6, flow_set_mask, flow_idle_units, window_ticks,
-            inserts_per_window, icmp_per_window, cookies, syns_per_window, zero
+            inserts_per_window, icmp_per_window, cookies, syns_per_window, questions_per_window
         }
     }
     constants(&mut text);

@@ -28,6 +28,8 @@ pub struct LoadOptions {
     pub flow_idle: Duration,
     /// New flows that one CPU remembers in a second; beyond it, it forwards without remembering.
     pub inserts_per_cpu_per_s: u32,
+    /// Datagrams of unknown flows for which one CPU asks the row's previous owner in a second.
+    pub questions_per_cpu_per_s: u32,
     /// ICMP errors that one CPU makes in a second.
     pub icmp_per_cpu_per_s: u32,
     /// SYNs of one VIP that one CPU passes on in a second; those beyond are answered with SYN cookies. `None`: never,
@@ -46,6 +48,7 @@ impl Default for LoadOptions {
             flows_max: 1 << 20,
             flow_idle: Duration::from_secs(300),
             inserts_per_cpu_per_s: 125_000,
+            questions_per_cpu_per_s: 10_000,
             icmp_per_cpu_per_s: 100,
             syn_cookies_above: None,
         }
@@ -89,7 +92,7 @@ impl LoadOptions {
             icmp_per_window: self.icmp_per_cpu_per_s,
             cookies: self.syn_cookies_above.is_some().into(),
             syns_per_window: self.syn_cookies_above.unwrap_or(0),
-            zero: 0,
+            questions_per_window: self.questions_per_cpu_per_s,
         })
     }
 }

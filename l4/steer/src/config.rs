@@ -157,6 +157,8 @@ pub struct Flows {
     pub idle: Duration,
     /// New flows that one CPU remembers each second; others are steered by their row alone.
     pub inserts_per_second: u32,
+    /// Datagrams of unknown flows for which one CPU asks the row's previous owner each second.
+    pub questions_per_second: u32,
     /// ICMP errors that one CPU makes each second.
     pub icmp_per_second: u32,
     /// SYNs of one VIP that one CPU passes on each second, before it answers them with cookies; `None` = no cookies.

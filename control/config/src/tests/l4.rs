@@ -58,6 +58,7 @@ fn defaults_are_those_of_the_reference() {
     assert_eq!(config.windows.rescue, Duration::from_secs(3_600));
     assert_eq!((config.flows.entries_max, config.flows.idle), (1 << 20, Duration::from_secs(300)));
     assert_eq!((config.flows.inserts_per_second, config.flows.icmp_per_second), (125_000, 100));
+    assert_eq!(config.flows.questions_per_second, 10_000);
     assert_eq!(config.flows.syn_cookies_above, None);
     assert_eq!((config.host.mtu_bytes, config.host.attach), (1_500, AttachMode::Auto));
     assert_eq!(config.host.pin_directory.to_str(), Some("/sys/fs/bpf/shard-l4"));

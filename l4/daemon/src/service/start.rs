@@ -185,6 +185,7 @@ pub(super) fn load_options(config: &Config) -> LoadOptions {
         flows_max: config.flows.entries_max,
         flow_idle: config.flows.idle,
         inserts_per_cpu_per_s: config.flows.inserts_per_second,
+        questions_per_cpu_per_s: config.flows.questions_per_second,
         icmp_per_cpu_per_s: config.flows.icmp_per_second,
         syn_cookies_above: config.flows.syn_cookies_above.map(NonZero::get),
     }

@@ -44,6 +44,7 @@ pub(crate) const NAMES: &[&str] = &[
     "rescue_counts",
     "budgets",
     "syn_budgets",
+    "questions",
     "connecting",
     "trace",
 ];

@@ -1,5 +1,7 @@
 //! The second chance of datagrams: a flow is told by the flow table of the proxy that has it.
 
+use std::time::{Duration, Instant};
+
 use l4_abi::{Decision, UDP, VIP_QUIC};
 use l4_load::LoadOptions;
 use l4_tests::frame::{Mark, incoming, outer, returned};
@@ -107,13 +109,54 @@ fn a_flood_of_new_flows_is_not_asked_for() {
     if !may_run("a_flood_of_new_flows_is_not_asked_for") {
         return;
     }
-    let mut rig = Rig::with(&LoadOptions { inserts_per_cpu_per_s: 0, ..Rig::options() });
+    let mut rig = Rig::with(&LoadOptions { questions_per_cpu_per_s: 0, ..Rig::options() });
     rig.maps().set_trusted(ip("10.9.0.0"), 16).expect("trusted");
     rig.all_rows(VIP, 2, LOCAL, 1);
+    for packet in datagrams() {
+        let capped = vec![(VIP, Decision::Decapsulated), (VIP, Decision::QuestionCapped)];
+        // It is not remembered either, lest an old flow stay where its first datagram was too many.
+        for _ in 0..2 {
+            let out = rig.run(&sent(&packet.ip(), false, PLAIN));
+            assert_eq!((out.action, &out.counted), (PASS, &capped));
+        }
+    }
+}
+
+#[test]
+fn questions_take_nothing_from_flows_that_are_remembered() {
+    if !may_run("questions_take_nothing_from_flows_that_are_remembered") {
+        return;
+    }
+    // One flow may be remembered in a second, by all that this CPU does.
+    let options =
+        LoadOptions { inserts_per_cpu_per_s: 1, questions_per_cpu_per_s: 1_000_000, ..Rig::options() };
+    let mut rig = Rig::with(&options);
+    rig.maps().set_trusted(ip("10.9.0.0"), 16).expect("trusted");
+    rig.vip("192.0.2.10:53", UDP, 2, 0);
+    rig.all_rows(VIP, 2, LOCAL, 1);
+    rig.all_rows(2, 2, 1, 1);
     let [packet, _] = datagrams();
-    let out = rig.run(&sent(&packet.ip(), false, PLAIN));
+    for _ in 0..50 {
+        assert_eq!(rig.run(&sent(&packet.ip(), false, PLAIN)).counted, [(VIP, Decision::Rescued)]);
+    }
+    let new = Packet::udp(CLIENT4, "192.0.2.10:53", b"another VIP");
+    assert_eq!(rig.run(&new.frame()).counted, [(2, Decision::ForwardNew)]);
+    // The answers to the questions do: each begins a flow, if there is room for it.
+    let returned = sent(&packet.ip(), false, Mark::Returned);
+    let deadline = Instant::now() + Duration::from_secs(30);
     let capped = vec![(VIP, Decision::Decapsulated), (VIP, Decision::InsertCapped)];
-    assert_eq!((out.action, out.counted), (PASS, capped));
+    let mut other = packet.clone();
+    while rig.run(&sent(&other.ip(), false, Mark::Returned)).counted != capped {
+        assert!(Instant::now() < deadline, "no second sees two");
+        other.source.set_port(other.source.port() + 1);
+    }
+    // Nor does one that is capped: the flow asks again.
+    let asks = rig.run(&sent(&other.ip(), false, PLAIN));
+    assert_eq!(asks.counted, [(VIP, Decision::Rescued)]);
+    while rig.run(&returned).counted != [(VIP, Decision::Decapsulated)] {
+        assert!(Instant::now() < deadline, "no second begins");
+    }
+    stays(&rig.run(&sent(&packet.ip(), false, PLAIN)), Decision::Decapsulated);
 }
 
 #[test]

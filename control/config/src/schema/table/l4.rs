@@ -222,6 +222,13 @@ pub(crate) static L4_FLOWS: Object = Object {
             "New flows that one CPU remembers in a second; beyond, flows are steered by their row alone."
         ),
         field!(
+            "questions_per_second",
+            ints(Bound { min: 0, default: 10_000, max: 10_000_000 }),
+            Optional,
+            "Datagrams of unknown flows for which one CPU of a proxy asks the previous owner of the row in a second, after a \
+             change of the proxies; those beyond stay. They take nothing of `inserts_per_second`."
+        ),
+        field!(
             "icmp_per_second",
             ints(Bound { min: 0, default: 100, max: 1_000_000 }),
             Optional,
