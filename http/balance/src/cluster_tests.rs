@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use crate::cluster::{ClusterState, Event, NoEndpoint, Pick};
 use crate::endpoint::{Availability, EndpointId, Health, Slot};
+use crate::generations::{RETIRED_POINTS_MAX, RingHistory};
 use crate::hashing::SessionFate;
 use crate::levels::{WHOLE, ZoneRules};
 use crate::outcome::Outcome;
 use crate::plan::{ClusterPlan, ClusterRules, EndpointSpec, LoadBound, Policy, Standing};
 use crate::ring::Member;
 use crate::slow_start::SlowStart;
-use crate::sticky::{RingHistory, Session, StickyRules};
+use crate::sticky::{Session, StickyRules};
 use crate::{Rng, mix};
 
 const MS: Duration = Duration::from_millis(1);
@@ -403,7 +404,8 @@ const STICKY: StickyRules = StickyRules { overlap: Duration::from_secs(600), vir
 
 fn sticky_plan(history: &mut RingHistory, endpoints: Vec<EndpointSpec>, now: Duration) -> ClusterPlan {
     let serving = endpoints.iter().filter(|endpoint| endpoint.standing == Standing::Serving);
-    history.push(&STICKY, serving.map(|e| Member { id: e.id, weight: e.weight }).collect(), now);
+    let members = serving.map(|e| Member { id: e.id, weight: e.weight }).collect();
+    history.push(&STICKY, members, now, RETIRED_POINTS_MAX);
     let rules = ClusterRules { sticky: Some(STICKY), ..ClusterRules::default() };
     ClusterPlan::build(rules, endpoints, history.rings(&STICKY)).unwrap()
 }

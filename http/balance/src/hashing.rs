@@ -123,7 +123,7 @@ impl ClusterState {
     ) -> Result<Placed, NoEndpoint> {
         self.refresh_if_due(plan, now, events);
         let current = plan.generations.first().ok_or(NoEndpoint::Empty)?;
-        let version = current.ring.version();
+        let version = current.version();
         let fate = match session {
             None => SessionFate::New,
             Some(session) => match self.recorded(plan, &session, now) {
@@ -155,9 +155,7 @@ impl ClusterState {
         let generation = plan
             .generations
             .iter()
-            .position(|generation| {
-                generation.ring.version() == session.ring && is_valid(generation.valid_until)
-            })
+            .position(|generation| generation.version() == session.ring && is_valid(generation.valid_until))
             .ok_or(SessionFate::RingExpired)?;
         let slot = self.owner_slot(plan, generation, session).ok_or(SessionFate::EndpointGone)?;
         let may_use = self.takes_requests(slot) || self.serves_sessions(slot, now);

@@ -46,6 +46,7 @@ pub mod cluster;
 mod cluster_tests;
 pub mod endpoint;
 pub mod ewma;
+pub mod generations;
 pub mod gradient;
 mod hash;
 pub mod hashing;

@@ -11,13 +11,14 @@ use crate::admission::AdmissionRules;
 use crate::budget::BudgetRules;
 use crate::endpoint::{EndpointId, Health};
 use crate::ewma::EwmaRules;
+use crate::generations::Generation;
 use crate::levels::ZoneRules;
 use crate::maglev::{self, Maglev};
 use crate::outlier::OutlierRules;
 use crate::retry::RetryRules;
 use crate::ring::{Member, Ring, VIRTUAL_NODES};
 use crate::slow_start::SlowStart;
-use crate::sticky::{Generation, StickyRules};
+use crate::sticky::StickyRules;
 use crate::time::stored;
 
 /// How endpoints are chosen.
@@ -221,7 +222,7 @@ impl Table {
 
 impl ClusterPlan {
     /// A plan over `endpoints`, whose order becomes the positions. `generations` are the rings of sticky sessions from a
-    /// [`crate::sticky::RingHistory`], empty without them.
+    /// [`crate::generations::RingHistory`], empty without them.
     ///
     /// # Errors
     /// The rules or endpoints cannot be; the message names which and the way out.

@@ -80,6 +80,17 @@ impl Ring {
         self.version
     }
 
+    /// Its points.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.points.len()
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.points.is_empty()
+    }
+
     /// Index of the member that a key's hash belongs to. None only of an empty ring.
     #[inline]
     #[must_use]

@@ -1,4 +1,4 @@
-//! Sticky sessions: the cookie, and the rings under whose versions it may have been written.
+//! Sticky sessions: the cookie. The rings under whose versions it may have been written are in `generations`.
 //!
 //! ```text
 //!   base64url( 1 | ring version (4) | session id (16) | tag (16) )        50 characters
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::endpoint::EndpointId;
 use crate::hash::mix;
-use crate::ring::{Member, Ring, RingVersion, VIRTUAL_NODES_DEFAULT};
+use crate::ring::{RingVersion, VIRTUAL_NODES_DEFAULT};
 
 /// Characters of a cookie value.
 pub const COOKIE_LENGTH: usize = 50;
@@ -168,69 +168,11 @@ impl Default for StickyRules {
     }
 }
 
-/// Retired rings that are kept at most; the oldest goes first.
-pub const GENERATIONS_MAX: usize = 8;
-
-/// The memberships that cookies may still be written for, the current one first. Kept where snapshots are compiled.
-#[derive(Clone, Debug, Default)]
-pub struct RingHistory {
-    generations: Vec<(Vec<Member>, Option<Duration>)>,
-}
-
-impl RingHistory {
-    /// Takes over the members of a new config; the former ones retire now if they differ. Forgets what retired more
-    /// than the overlap ago, and more than [`GENERATIONS_MAX`] of them.
-    pub fn push(&mut self, rules: &StickyRules, mut members: Vec<Member>, now: Duration) {
-        members.sort_unstable_by_key(|member| member.id);
-        if self.generations.first().is_none_or(|(current, _)| *current != members) {
-            // What comes back is current again, not retired.
-            self.generations.retain(|(former, _)| *former != members);
-            self.generations.insert(0, (members, None));
-        }
-        for (_, retired_at) in self.generations.iter_mut().skip(1) {
-            retired_at.get_or_insert(now);
-        }
-        self.generations
-            .retain(|(_, retired)| retired.is_none_or(|at| now < at.saturating_add(rules.overlap)));
-        self.generations.truncate(GENERATIONS_MAX + 1);
-    }
-
-    /// The rings for a plan, the current one first.
-    #[must_use]
-    pub fn rings(&self, rules: &StickyRules) -> Vec<Generation> {
-        let generation = |(members, retired_at): &(Vec<Member>, Option<Duration>)| Generation {
-            ring: Ring::new(members, rules.virtual_nodes),
-            members: members.iter().map(|member| member.id).collect(),
-            valid_until: retired_at.map(|at| at.saturating_add(rules.overlap)),
-        };
-        self.generations.iter().map(generation).collect()
-    }
-}
-
-/// One ring of a plan.
-#[derive(Clone, Debug)]
-pub struct Generation {
-    pub ring: Ring,
-    members: Vec<EndpointId>,
-    /// None: the current one.
-    pub valid_until: Option<Duration>,
-}
-
-impl Generation {
-    /// The endpoint of a session.
-    #[must_use]
-    pub fn owner(&self, session: &Session) -> Option<EndpointId> {
-        self.ring.owner(session.key()).and_then(|index| self.members.get(index)).copied()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::tests::members;
     use crate::testing::{Keys, hmac_sha256};
 
-    const SECOND: Duration = Duration::from_secs(1);
     const CLUSTER: EndpointId = EndpointId(42);
     const SESSION: Session = Session {
         id: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 255],
@@ -285,27 +227,5 @@ mod tests {
         let mut next_format = cookie;
         next_format[0] = b'B';
         assert_eq!(decode(&next_format), Err(CookieFault::Format));
-    }
-
-    #[test]
-    fn retired_rings_stay_for_the_overlap_and_no_more_than_eight() {
-        let rules = StickyRules { overlap: 100 * SECOND, virtual_nodes: 100 };
-        let mut history = RingHistory::default();
-        history.push(&rules, members(&[1; 3]), SECOND);
-        history.push(&rules, members(&[1; 3]), 2 * SECOND);
-        assert_eq!(history.rings(&rules).len(), 1, "nothing changed");
-        history.push(&rules, members(&[1; 4]), 10 * SECOND);
-        let rings = history.rings(&rules);
-        assert_eq!(rings.iter().map(|g| g.valid_until).collect::<Vec<_>>(), [None, Some(110 * SECOND)]);
-        assert_eq!(rings[1].ring.version(), Ring::new(&members(&[1; 3]), 100).version());
-        history.push(&rules, members(&[1; 3]), 20 * SECOND);
-        let valid: Vec<_> = history.rings(&rules).iter().map(|g| g.valid_until).collect();
-        assert_eq!(valid, [None, Some(120 * SECOND)], "what came back is current");
-        history.push(&rules, members(&[1; 3]), 120 * SECOND);
-        assert_eq!(history.rings(&rules).len(), 1);
-        for n in 4..30u32 {
-            history.push(&rules, members(&vec![1; n as usize]), 121 * SECOND);
-        }
-        assert_eq!(history.rings(&rules).len(), GENERATIONS_MAX + 1);
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use http_balance::generations::{Dropped, GENERATIONS_MAX, RETIRED_POINTS_MAX};
 use http_proxy::record::Names;
 use http_proxy::snapshot::{
     ClusterConfig, DnsTarget, ListenerConfig, Snapshot, StatId, Steering, Subset, TicketSource,
@@ -164,6 +165,27 @@ pub(crate) fn log_warnings(snapshot: &Snapshot) {
     for listener in &snapshot.listeners {
         for warning in listener.tls.iter().flat_map(tls::ServerContext::warnings) {
             oplog::warn(&format!("listener {:?}: {warning}", listener.name));
+        }
+    }
+}
+
+/// Sessions of these rings go to their place on the present one.
+pub(crate) fn warn_of_dropped_rings(cluster: &str, dropped: Dropped) {
+    let Dropped { beyond_generations, beyond_points } = dropped;
+    for (rings, limit) in [
+        (beyond_generations, format!("a cluster keeps at most {GENERATIONS_MAX} rings of the past")),
+        (
+            beyond_points,
+            format!(
+                "the rings of the past have at most {RETIRED_POINTS_MAX} points in all clusters together"
+            ),
+        ),
+    ] {
+        if rings > 0 {
+            oplog::warn(&format!(
+                "cluster {cluster}: {rings} ring(s) of sticky sessions were dropped before `overlap` was over: {limit}; \
+                 change the endpoints less often, or lower `overlap` or `virtual_nodes`"
+            ));
         }
     }
 }

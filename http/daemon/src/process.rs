@@ -22,7 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGUSR1};
 
 use crate::admin::{self, Admin, Phase, Resolver, Shared, Sources};
 use crate::args::Options;
-use crate::describe::{Description, Wanted};
+use crate::describe::{self, Description, Wanted};
 use crate::dns::{self, DnsSettings, Severity};
 use crate::ended::{Ended, StartError};
 use crate::events::Event;
@@ -174,6 +174,11 @@ impl Process {
             state.facts.secrets_locked = self.tickets.custody() == tls::Custody::Locked;
             let overflow = |family: StatFamily| (family.label(), self.registry.overflowed(family));
             state.facts.series_overflow = StatFamily::ALL.into_iter().map(overflow).collect();
+            state.facts.sessions.points = self.registry.ring_points();
+            for (cluster, dropped) in self.registry.take_dropped_rings() {
+                describe::warn_of_dropped_rings(&cluster, dropped);
+                state.facts.sessions.dropped.add(dropped);
+            }
         }
         self.listeners = listeners;
         self.digest = digest;

@@ -144,9 +144,14 @@ fn process_metrics_are_there_and_make_sense() {
     ] {
         assert!(metrics.sum(name, &[]) >= least, "{name}: {}", metrics.sum(name, &[]));
     }
-    for name in
-        ["shard_reloads_total", "shard_series_overflow_total", "shard_secrets_locked", "shard_uptime_seconds"]
-    {
+    for name in [
+        "shard_reloads_total",
+        "shard_series_overflow_total",
+        "shard_session_ring_points",
+        "shard_session_rings_dropped_total",
+        "shard_secrets_locked",
+        "shard_uptime_seconds",
+    ] {
         assert!(metrics.series(name, &[]) > 0, "{name}");
     }
     let now =

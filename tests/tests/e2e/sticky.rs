@@ -286,3 +286,34 @@ fn a_dead_pooled_connection_does_not_move_a_session() {
         assert_eq!((response.text(), set(&response)), (at.clone(), None));
     }
 }
+
+#[test]
+fn rings_that_go_before_their_time_are_told() {
+    let origins = origins(2);
+    let endpoints = addresses(&origins);
+    // Each reload has other members: their weights differ.
+    let weighing = |weight: u32| {
+        let mut config = sticky(&endpoints, by_key_a()).cluster(|cluster| {
+            let first = json!({ "address": endpoints[0], "weight": weight });
+            cluster.rules.insert("endpoints".to_owned(), json!([first, endpoints[1].to_string()]));
+        });
+        config.cores = 1;
+        config
+    };
+    let mut proxy = Proxy::start(weighing(1));
+    let (_, cookie) = begin(&proxy);
+    (2..=9).for_each(|weight| proxy.reload(weighing(weight)));
+    let dropped =
+        |metrics: &Metrics| metrics.sum("shard_session_rings_dropped_total", &[("limit", "generations")]);
+    assert_eq!(dropped(&proxy.metrics()), 0.0);
+    let expired = fate(&proxy.metrics(), "ring_expired");
+    ask(&proxy, Some(&cookie));
+    proxy.reload(weighing(10));
+    assert_eq!(dropped(&proxy.metrics()), 1.0);
+    assert!(proxy.metrics().sum("shard_session_ring_points", &[]) > 2000.0);
+    let log = proxy.log();
+    let expected = "cluster app/u: 1 ring(s) of sticky sessions were dropped before `overlap` was over";
+    assert!(log.contains(expected), "{log}");
+    ask(&proxy, Some(&cookie));
+    proxy.wait_metrics("the session goes by the present ring", |m| fate(m, "ring_expired") == expired + 1.0);
+}

@@ -5,6 +5,7 @@ use std::fmt::{self, Write as _};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use core_runtime::shard::DriverKind;
+use http_balance::generations::Dropped;
 
 /// What the main thread knows; the rest is read from the system when somebody asks.
 #[derive(Debug)]
@@ -23,6 +24,15 @@ pub(crate) struct Facts {
     /// How often a name found its family of series full, by the family's label.
     pub(crate) series_overflow: Vec<(&'static str, u64)>,
     pub(crate) log_rows_lost: u64,
+    pub(crate) sessions: SessionRings,
+}
+
+/// The rings of sticky sessions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SessionRings {
+    pub(crate) points: usize,
+    /// Rings of the past that went before their time.
+    pub(crate) dropped: Dropped,
 }
 
 impl Facts {
@@ -39,6 +49,7 @@ impl Facts {
             secrets_locked: false,
             series_overflow: Vec::new(),
             log_rows_lost: 0,
+            sessions: SessionRings::default(),
         }
     }
 
@@ -71,6 +82,7 @@ impl Facts {
         for (family, count) in &self.series_overflow {
             page.line(format_args!("shard_series_overflow_total{{table=\"{family}\"}} {count}"));
         }
+        self.render_sessions(&mut page);
         page.value(
             "shard_log_rows_lost_total",
             "counter",
@@ -103,6 +115,24 @@ impl Facts {
         );
         system(&mut page);
         out.extend_from_slice(page.text.as_bytes());
+    }
+
+    fn render_sessions(&self, page: &mut Page) {
+        page.value(
+            "shard_session_ring_points",
+            "gauge",
+            "Points of the rings of sticky sessions, of about 12 bytes each, shared by all cores.",
+            self.sessions.points,
+        );
+        page.head(
+            "shard_session_rings_dropped_total",
+            "counter",
+            "Rings of the past that were dropped before the overlap of their sessions was over, by limit.",
+        );
+        let Dropped { beyond_generations, beyond_points } = self.sessions.dropped;
+        for (limit, count) in [("generations", beyond_generations), ("points", beyond_points)] {
+            page.line(format_args!("shard_session_rings_dropped_total{{limit=\"{limit}\"}} {count}"));
+        }
     }
 
     fn render_drivers(&self, page: &mut Page) {

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use control_api::defaults::{Bound, Range, cluster, h2, listener, mirror, route, tcp};
+use http_balance::generations::{GENERATIONS_MAX, RETIRED_POINTS_MAX};
 
 use super::{LOG_SINKS_MAX, StatFamily};
 use crate::pool::LINES_MAX;
@@ -407,6 +408,18 @@ fn process_rows() -> Vec<Row> {
         fixed("Cluster series", StatFamily::Cluster.series_max(), shared, None),
         fixed("Endpoint series", StatFamily::Endpoint.series_max(), shared, None),
         fixed("Access log targets in the life of a process", LOG_SINKS_MAX, "The config is refused.", None),
+        fixed(
+            "Rings of the past of a cluster with sticky sessions",
+            GENERATIONS_MAX,
+            "The oldest goes, with a warning, and is counted; its sessions go by the present ring.",
+            None,
+        ),
+        fixed(
+            "Points of the rings of the past of all clusters, 12 bytes each",
+            RETIRED_POINTS_MAX,
+            "The oldest of the cluster that changes go, with a warning, and are counted.",
+            None,
+        ),
         fixed(
             "Log lines about clusters of one core in half a second",
             LINES_MAX,

@@ -5,11 +5,14 @@
 //! without a bound kill a scrape); beyond it a name shares the family's overflow series and is counted.
 //! Owned by the thread that compiles snapshots; ids are per family, dense, and 0 is the overflow series.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use http_balance::EndpointId;
+use http_balance::generations::{Dropped, Generation};
 use http_balance::ring::Member;
-use http_balance::sticky::{Generation, StickyRules};
+use http_balance::sticky::StickyRules;
 use rustc_hash::FxHashMap;
 
 use super::model::{LogSink, StatId};
@@ -167,13 +170,23 @@ impl StatRegistry {
         cluster: &str,
         rules: &StickyRules,
         members: Vec<Member>,
-        addresses: &[SocketAddr],
+        named: &[(SocketAddr, EndpointId)],
     ) -> Vec<Generation> {
-        let (rings, gone) = self.rings.of(cluster, rules, members, addresses);
+        let (rings, gone) = self.rings.of(cluster, rules, members, named);
         for address in gone {
             self.id(StatFamily::Endpoint, &Self::endpoint_name(cluster, &address));
         }
         rings
+    }
+
+    /// Rings of sticky sessions that were let go before their time since the last call, by cluster.
+    pub fn take_dropped_rings(&mut self) -> BTreeMap<String, Dropped> {
+        self.rings.take_dropped()
+    }
+
+    /// Points of all rings of sticky sessions.
+    pub fn ring_points(&self) -> usize {
+        self.rings.points()
     }
 
     /// The number of a log sink, equal for equal sinks; None when the process has its fill of them.

@@ -15,8 +15,8 @@ use control_api::envoy::upstream_http::http_protocol_options::UpstreamProtocolOp
 use control_api::envoy::upstream_http::http_protocol_options::explicit_http_config::ProtocolConfig;
 use control_api::shard::v1;
 use http_balance::endpoint::Health;
+use http_balance::generations::Generation;
 use http_balance::plan::{PlanError, Policy, Standing};
-use http_balance::sticky::Generation;
 use http_balance::{ClusterPlan, ClusterRules};
 use rustc_hash::{FxHashMap, FxHashSet};
 

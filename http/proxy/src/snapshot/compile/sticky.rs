@@ -1,15 +1,16 @@
 //! Sticky sessions of a cluster: cookie and keys, and the rings under whose versions cookies may still be written.
 //!
 //! Which rings there were is remembered beside the statistics names, for the process: every core gets the same ones,
-//! whether it has served the cluster before or not.
+//! whether it has served the cluster before or not, and shares them.
 
 use control_api::Secrets;
 use control_api::defaults::balance as limits;
 use control_api::envoy::tls::{GenericSecret, secret};
 use control_api::shard::v1;
+use http_balance::generations::Generation;
 use http_balance::plan::{Policy, Standing};
 use http_balance::ring::Member;
-use http_balance::sticky::{Generation, StickyRules};
+use http_balance::sticky::StickyRules;
 use http_balance::{ClusterRules, EndpointId};
 use http_wire::token::is_token;
 use tls::MacKey;
@@ -120,6 +121,6 @@ pub(super) fn rings(
     }
     let serving = endpoints.iter().filter(|endpoint| endpoint.role.standing == Standing::Serving);
     let members = serving.map(|endpoint| Member { id: endpoint.id(), weight: endpoint.weight }).collect();
-    let addresses: Vec<_> = endpoints.iter().map(|endpoint| endpoint.address).collect();
-    Ok(stats.rings(cluster, rules, members, &addresses))
+    let named: Vec<_> = endpoints.iter().map(|endpoint| (endpoint.address, endpoint.id())).collect();
+    Ok(stats.rings(cluster, rules, members, &named))
 }

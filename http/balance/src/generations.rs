@@ -1,0 +1,232 @@
+//! The rings of sticky sessions over time: the present one, and those that cookies may still be written for.
+//!
+//! A ring is made once for each membership and then shared by all plans, of all cores and of all configs, that need it:
+//! 2,000 endpoints are 6 MB and some 25 ms a ring, of which a core of every config would otherwise have up to nine.
+//!
+//! Invariants: the members of a table are sorted by id; only the first generation of a history is not retired; a table
+//! never changes. Owned by the thread that compiles snapshots; cores read what their plan refers to.
+#![expect(
+    clippy::disallowed_types,
+    reason = "tables are shared as immutable values of snapshots; cores neither clone nor drop them"
+)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::endpoint::EndpointId;
+use crate::ring::{Member, Ring, RingVersion};
+use crate::sticky::{Session, StickyRules};
+
+/// Retired rings that are kept of a cluster at most; the oldest goes first.
+pub const GENERATIONS_MAX: usize = 8;
+
+/// Points of the retired rings of all clusters of a process, of 12 bytes each: 240 MB. They are four rings of the
+/// largest cluster that a config may have, and 39 of 2,000 endpoints with 256 points each.
+pub const RETIRED_POINTS_MAX: usize = 20_000_000;
+
+/// A ring and whose it is.
+#[derive(Debug)]
+struct Table {
+    ring: Ring,
+    /// By the ring's indices.
+    members: Vec<Member>,
+    virtual_nodes: u32,
+}
+
+/// One ring of a plan.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    table: Arc<Table>,
+    /// None: the current one.
+    pub valid_until: Option<Duration>,
+}
+
+impl Generation {
+    /// What the cookies of its time name.
+    #[inline]
+    #[must_use]
+    pub fn version(&self) -> RingVersion {
+        self.table.ring.version()
+    }
+
+    /// The endpoint of a session.
+    #[inline]
+    #[must_use]
+    pub fn owner(&self, session: &Session) -> Option<EndpointId> {
+        let index = self.table.ring.owner(session.key())?;
+        self.table.members.get(index).map(|member| member.id)
+    }
+}
+
+/// Retired rings that were let go while cookies may still be written for them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// There were more than [`GENERATIONS_MAX`].
+    pub beyond_generations: u64,
+    /// There was no room for their points.
+    pub beyond_points: u64,
+}
+
+impl Dropped {
+    /// Adds those of another time.
+    pub fn add(&mut self, other: Self) {
+        self.beyond_generations += other.beyond_generations;
+        self.beyond_points += other.beyond_points;
+    }
+}
+
+/// The memberships of one cluster, the current one first.
+#[derive(Debug, Default)]
+pub struct RingHistory {
+    generations: Vec<(Arc<Table>, Option<Duration>)>,
+}
+
+impl RingHistory {
+    /// Takes over the members of a new config; the former ones retire now if they differ. Forgets what retired more
+    /// than the overlap ago, and the oldest of more than [`GENERATIONS_MAX`] or of more than `points_max` points.
+    /// The same members again change nothing but what time changes.
+    pub fn push(
+        &mut self,
+        rules: &StickyRules,
+        mut members: Vec<Member>,
+        now: Duration,
+        points_max: usize,
+    ) -> Dropped {
+        members.sort_unstable_by_key(|member| member.id);
+        let is_same = |table: &Table| table.virtual_nodes == rules.virtual_nodes && table.members == members;
+        // What comes back is current again, not retired.
+        match self.generations.iter().position(|(table, _)| is_same(table)) {
+            Some(at) => self.generations[..=at].rotate_right(1),
+            None => {
+                let ring = Ring::new(&members, rules.virtual_nodes);
+                let table = Table { ring, members, virtual_nodes: rules.virtual_nodes };
+                self.generations.insert(0, (Arc::new(table), None));
+            }
+        }
+        for (at, (_, retired_at)) in self.generations.iter_mut().enumerate() {
+            *retired_at = (at > 0).then(|| retired_at.unwrap_or(now));
+        }
+        self.generations
+            .retain(|(_, retired)| retired.is_none_or(|at| now < at.saturating_add(rules.overlap)));
+        let mut dropped = Dropped::default();
+        while self.generations.len() > GENERATIONS_MAX + 1 {
+            self.generations.pop();
+            dropped.beyond_generations += 1;
+        }
+        while self.retired_points() > points_max {
+            self.generations.pop();
+            dropped.beyond_points += 1;
+        }
+        dropped
+    }
+
+    /// The rings for a plan, the current one first.
+    #[must_use]
+    pub fn rings(&self, rules: &StickyRules) -> Vec<Generation> {
+        let generation = |(table, retired_at): &(Arc<Table>, Option<Duration>)| Generation {
+            table: Arc::clone(table),
+            valid_until: retired_at.map(|at| at.saturating_add(rules.overlap)),
+        };
+        self.generations.iter().map(generation).collect()
+    }
+
+    /// Points of the rings that are not the current one.
+    #[must_use]
+    pub fn retired_points(&self) -> usize {
+        self.generations.iter().skip(1).map(|(table, _)| table.ring.len()).sum()
+    }
+
+    /// Points of all rings.
+    #[must_use]
+    pub fn points(&self) -> usize {
+        self.generations.iter().map(|(table, _)| table.ring.len()).sum()
+    }
+
+    /// Whether sessions may be at an endpoint.
+    #[must_use]
+    pub fn has(&self, id: EndpointId) -> bool {
+        let mut members = self.generations.iter().map(|(table, _)| &table.members);
+        members.any(|members| members.binary_search_by_key(&id, |member| member.id).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::tests::members;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const RULES: StickyRules = StickyRules { overlap: Duration::from_secs(100), virtual_nodes: 100 };
+
+    fn push(history: &mut RingHistory, count: usize, now: Duration) -> Dropped {
+        history.push(&RULES, members(&vec![1; count]), now, RETIRED_POINTS_MAX)
+    }
+
+    fn tables(history: &RingHistory) -> Vec<*const Table> {
+        history.rings(&RULES).iter().map(|generation| Arc::as_ptr(&generation.table)).collect()
+    }
+
+    #[test]
+    fn retired_rings_stay_for_the_overlap_and_no_more_than_eight() {
+        let mut history = RingHistory::default();
+        push(&mut history, 3, SECOND);
+        push(&mut history, 3, 2 * SECOND);
+        assert_eq!(history.rings(&RULES).len(), 1, "nothing changed");
+        push(&mut history, 4, 10 * SECOND);
+        let rings = history.rings(&RULES);
+        assert_eq!(rings.iter().map(|g| g.valid_until).collect::<Vec<_>>(), [None, Some(110 * SECOND)]);
+        assert_eq!(rings[1].version(), Ring::new(&members(&[1; 3]), 100).version());
+        push(&mut history, 3, 20 * SECOND);
+        let valid: Vec<_> = history.rings(&RULES).iter().map(|g| g.valid_until).collect();
+        assert_eq!(valid, [None, Some(120 * SECOND)], "what came back is current");
+        assert_eq!(push(&mut history, 3, 120 * SECOND), Dropped::default(), "its time was over");
+        assert_eq!(history.rings(&RULES).len(), 1);
+        let dropped: u64 = (4..30).map(|n| push(&mut history, n, 121 * SECOND).beyond_generations).sum();
+        assert_eq!((history.rings(&RULES).len(), dropped), (GENERATIONS_MAX + 1, 18));
+    }
+
+    #[test]
+    fn a_membership_has_one_table_however_often_it_is_asked_for() {
+        let mut history = RingHistory::default();
+        for (count, now) in [(3, 1), (4, 2), (5, 3)] {
+            push(&mut history, count, now * SECOND);
+        }
+        let before = tables(&history);
+        push(&mut history, 5, 4 * SECOND);
+        assert_eq!(tables(&history), before, "the next core, the next config");
+        push(&mut history, 3, 5 * SECOND);
+        assert_eq!(tables(&history), [before[2], before[0], before[1]], "the oldest one came back");
+        let valid: Vec<_> = history.rings(&RULES).iter().map(|g| g.valid_until).collect();
+        assert_eq!(valid, [None, Some(105 * SECOND), Some(103 * SECOND)]);
+    }
+
+    #[test]
+    fn other_virtual_nodes_are_another_ring_and_the_former_stays_valid() {
+        let mut history = RingHistory::default();
+        push(&mut history, 3, SECOND);
+        let finer = StickyRules { virtual_nodes: 200, ..RULES };
+        history.push(&finer, members(&[1; 3]), 2 * SECOND, RETIRED_POINTS_MAX);
+        let versions: Vec<_> = history.rings(&finer).iter().map(Generation::version).collect();
+        let of = |nodes| Ring::new(&members(&[1; 3]), nodes).version();
+        assert_eq!(versions, [of(200), of(100)]);
+    }
+
+    #[test]
+    fn retired_rings_beyond_their_points_go_the_oldest_first_and_are_counted() {
+        let mut history = RingHistory::default();
+        for (count, now) in [(1, 1), (2, 2), (3, 3), (4, 4)] {
+            push(&mut history, count, now * SECOND);
+        }
+        assert_eq!((history.retired_points(), history.points()), (600, 1000));
+        let dropped = history.push(&RULES, members(&[1; 4]), 4 * SECOND, 599);
+        assert_eq!(dropped, Dropped { beyond_points: 1, ..Dropped::default() });
+        assert_eq!(history.retired_points(), 500);
+        assert!(history.has(members(&[1; 4])[3].id) && history.has(members(&[1])[0].id));
+        let dropped = history.push(&RULES, members(&[1; 4]), 4 * SECOND, 0);
+        assert_eq!(
+            (dropped.beyond_points, history.rings(&RULES).len()),
+            (2, 1),
+            "the current one always stays"
+        );
+    }
+}
