@@ -221,25 +221,9 @@ impl ClusterState {
     fn pick_again(&mut self, plan: &ClusterPlan, by: &Pick) -> Result<Slot, NoEndpoint> {
         let none = if self.by_position.is_empty() { NoEndpoint::Empty } else { NoEndpoint::NoneAvailable };
         let Some(failed) = by.exclude else { return Err(none) };
-        let beyond = plan.rules.zones.and_then(|_| self.pick_beyond_zone(failed, by.random));
+        let beyond =
+            plan.rules.zones.and_then(|_| weights::pick_beyond_zone(self, plan, failed, (by.now, by.random)));
         beyond.or_else(|| self.choose(plan, by, None).map(Slot)).ok_or(none)
-    }
-
-    /// Any other endpoint of the levels in use, now that the own zone has only the one that failed.
-    fn pick_beyond_zone(&self, failed: Slot, random: u64) -> Option<Slot> {
-        let is_in_use = |known: &Known| {
-            let level = self.levels.get(usize::from(known.spec.priority));
-            known.availability() == Availability::Available && level.is_some_and(|level| level.share > 0)
-        };
-        let others = || {
-            let known = |slot: &Slot| self.slots.get(slot.index())?.as_ref();
-            self.by_position
-                .iter()
-                .copied()
-                .filter(move |slot| *slot != failed && known(slot).is_some_and(is_in_use))
-        };
-        let count = u64::try_from(others().count()).unwrap_or(u64::MAX);
-        others().nth(usize::try_from(crate::rng::below(random, count)).ok()?)
     }
 
     #[inline]

@@ -12,7 +12,7 @@ use crate::plan::{ClusterPlan, ClusterRules, EndpointSpec, LoadBound, Policy, St
 use crate::ring::Member;
 use crate::slow_start::SlowStart;
 use crate::sticky::{Session, StickyRules};
-use crate::{Rng, mix};
+use crate::{Rng, mix, weights};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -565,6 +565,48 @@ fn a_retry_leaves_the_zone_when_the_one_that_failed_was_alone_there() {
             bed.state.set_health(slot, Health::Unhealthy, bed.now);
         }
         assert_eq!(bed.pick(Some(local)), Ok(local), "the one that failed is better than none");
+    }
+}
+
+#[test]
+fn a_retry_beyond_the_zone_goes_by_level_weight_and_slow_start() {
+    let zones = Some(ZoneRules { local: 1, origin_share: WHOLE / 8 });
+    let slow_start = Some(SlowStart::new(100 * SECOND, 1.0, 100));
+    let rules = ClusterRules { zones, slow_start, ..with_policy(Policy::LeastRequest) };
+    let spec = |n: u64, weight: u32, zone: u16, priority: u8| EndpointSpec {
+        zone,
+        priority,
+        ..EndpointSpec::new(EndpointId(mix(n, 5)), weight)
+    };
+    // The first level: a lone local one, two that are out, and two of the weights 1 and 3 elsewhere.
+    let mut all =
+        vec![spec(0, 1, 1, 0), spec(1, 1, 2, 0), spec(2, 3, 3, 0), spec(3, 1, 2, 0), spec(4, 1, 2, 0)];
+    all.extend([spec(5, 1, 2, 1), spec(6, 1, 3, 1)]);
+    let mut bed = Bed::new(plan(rules.clone(), all.clone()));
+    // A new one of the weight 4, at half of its slow start.
+    all.push(spec(7, 4, 2, 1));
+    bed.adopt(plan(rules, all));
+    bed.now += 50 * SECOND;
+    let slots: Vec<_> = (0..8).map(|position| bed.state.slot_at(position).unwrap()).collect();
+    for out in [3, 4] {
+        bed.state.set_health(slots[out], Health::Unhealthy, bed.now);
+    }
+    // 3 of 5: 84 % of the requests are the first level's.
+    const DRAWS: u32 = 100_000;
+    let mut counts = [0u32; 8];
+    assert_eq!(bed.pick(None).map(|_| ()), Ok(()), "brings the weights up to date");
+    for _ in 0..DRAWS {
+        let by = (bed.now, bed.rng.draw());
+        let slot = weights::pick_beyond_zone(&bed.state, &bed.plan, slots[0], by).unwrap();
+        counts[slots.iter().position(|known| *known == slot).unwrap()] += 1;
+    }
+    let half = f64::from(bed.state.view(&bed.plan, slots[7], bed.now).unwrap().slow_start) / 1000.0;
+    assert!((0.5..0.6).contains(&half), "{half}");
+    let second = 0.16 / (2.0 + 4.0 * half);
+    let expected = [0.0, 0.21, 0.63, 0.0, 0.0, second, second, 4.0 * half * second];
+    for (at, (count, share)) in counts.iter().zip(expected).enumerate() {
+        let found = f64::from(*count) / f64::from(DRAWS);
+        assert!((found - share).abs() < 0.01, "{at}: {found}, not {share}: {counts:?}");
     }
 }
 

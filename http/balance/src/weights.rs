@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use crate::cluster::{ClusterState, Event, Known};
-use crate::endpoint::Availability;
+use crate::endpoint::{Availability, Slot};
 use crate::levels::{LevelCount, LevelShare, WHOLE, level_shares, local_share};
 use crate::plan::ClusterPlan;
+use crate::rng::wide_product;
 use crate::time::narrow;
 
 /// Writes the weights of all slots, the levels, and events for panic that begins or ends.
@@ -26,16 +27,8 @@ pub(crate) fn apply(state: &mut ClusterState, plan: &ClusterPlan, now: Duration,
         }
     }
     state.levels = shares;
-    let plain = |known: &Known| -> u64 {
-        let level = state.levels.get(usize::from(known.spec.priority)).copied().unwrap_or_default();
-        if takes_requests(known, level) {
-            // An endpoint in slow start keeps something whatever its weight: a factor of 1 in 1000 of 1 is 1.
-            u64::from(known.spec.weight) * u64::from(known.slow_factor(plan, now))
-        } else {
-            0
-        }
-    };
-    let weights: Vec<u64> = state.slots.iter().map(|known| known.as_ref().map_or(0, plain)).collect();
+    let weight = |known: &Known| plain(state, plan, known, now);
+    let weights: Vec<u64> = state.slots.iter().map(|known| known.as_ref().map_or(0, weight)).collect();
     let is_simple =
         plan.rules.zones.is_none() && state.levels.iter().filter(|level| level.share > 0).count() <= 1;
     if is_simple {
@@ -44,6 +37,56 @@ pub(crate) fn apply(state: &mut ClusterState, plan: &ClusterPlan, now: Duration,
         share_out(state, plan, &weights);
     }
     state.weight = state.loads.iter().map(|load| u64::from(load.weight)).sum();
+}
+
+/// Weight × slow start of an endpoint that takes requests, whatever the zones; 0 for others.
+fn plain(state: &ClusterState, plan: &ClusterPlan, known: &Known, now: Duration) -> u64 {
+    let level = state.levels.get(usize::from(known.spec.priority)).copied().unwrap_or_default();
+    if takes_requests(known, level) {
+        // An endpoint in slow start keeps something whatever its weight: a factor of 1 in 1000 of 1 is 1.
+        u64::from(known.spec.weight) * u64::from(known.slow_factor(plan, now))
+    } else {
+        0
+    }
+}
+
+/// An available endpoint of any zone but not `failed`, whose zone has no other: a level by its share, in it by weight
+/// and slow start. O(endpoints × levels), for retries of one lone endpoint.
+pub(crate) fn pick_beyond_zone(
+    state: &ClusterState,
+    plan: &ClusterPlan,
+    failed: Slot,
+    (now, random): (Duration, u64),
+) -> Option<Slot> {
+    let of_level = |level: usize| {
+        state.by_position.iter().copied().filter(move |slot| *slot != failed).filter_map(move |slot| {
+            let known = state.slots.get(slot.index())?.as_ref()?;
+            let fits =
+                usize::from(known.spec.priority) == level && known.availability() == Availability::Available;
+            fits.then(|| (slot, plain(state, plan, known, now))).filter(|(_, weight)| *weight > 0)
+        })
+    };
+    let levels = || {
+        let in_use = state.levels.iter().enumerate().filter(|(_, level)| level.share > 0);
+        in_use
+            .filter(|(level, _)| of_level(*level).next().is_some())
+            .map(|(level, share)| (level, u64::from(share.share)))
+    };
+    let (level, rest) = draw(levels, random)?;
+    draw(|| of_level(level), rest).map(|(slot, _)| slot)
+}
+
+/// One item by weight, and what is left of the randomness.
+fn draw<T, I: Iterator<Item = (T, u64)>>(items: impl Fn() -> I, random: u64) -> Option<(T, u64)> {
+    let sum = items().map(|(_, weight)| weight).sum();
+    let (mut point, rest) = wide_product(random, sum);
+    for (item, weight) in items() {
+        match point.checked_sub(weight) {
+            Some(behind) => point = behind,
+            None => return Some((item, rest)),
+        }
+    }
+    None
 }
 
 fn takes_requests(known: &Known, level: LevelShare) -> bool {
@@ -119,7 +162,7 @@ fn scaled(weight: u64, group: u64, share: u32, part: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::endpoint::{EndpointId, Health, Slot};
+    use crate::endpoint::{EndpointId, Health};
     use crate::levels::ZoneRules;
     use crate::plan::{ClusterRules, EndpointSpec};
 
