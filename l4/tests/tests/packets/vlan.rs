@@ -1,9 +1,10 @@
-//! A VLAN tag changes nothing but the frame that it is in: each path, without one and with one.
+//! A VLAN tag changes nothing but the frame that it is in: each path, without one and with one. What has other tags than
+//! one of 802.1Q is none of the program's.
 
 use l4_abi::{Decision, Rule, TCP, VIP_ECHO, VIP_GUE, VIP_RULES};
 use l4_load::LoadOptions;
 use l4_tests::frame::{ACK, Mark, SYN, icmp, incoming, outer};
-use l4_tests::rig::{CLIENT4, CLIENT6, LOCAL, OWN4, OWN6, Rig, VIP, VIP4, VIP6, ip};
+use l4_tests::rig::{CLIENT4, CLIENT6, LOCAL, OWN4, OWN6, PASS, Rig, TX, VIP, VIP4, VIP6, ip};
 use l4_tests::{Packet, VLAN, may_run};
 
 const ICMP: u8 = 1;
@@ -98,5 +99,69 @@ fn each_path_is_the_same_with_a_tag() {
         let with = tagged.run(&whole[..bytes]);
         let without = plain.run(&[&whole[..12], &whole[16..bytes]].concat());
         assert_eq!((with.action, with.counted), (without.action, without.counted), "{bytes} bytes");
+    }
+}
+
+/// A frame whose IP packet stands behind these tags.
+fn behind(tags: &[[u8; 4]], packet: &[u8]) -> Vec<u8> {
+    let plain = incoming(packet, false);
+    [&plain[..12], &tags.concat(), &plain[12..]].concat()
+}
+
+#[test]
+fn one_tag_passes_whatever_its_number_and_priority() {
+    if !may_run("one_tag_passes_whatever_its_number_and_priority") {
+        return;
+    }
+    let mut rig = rig();
+    let mut client = 1;
+    // A priority tag (VLAN 0), with drop eligibility, VLAN 1, the highest with the highest priority.
+    for tag in [[0x81, 0, 0x60, 0], [0x81, 0, 0x10, 0], [0x81, 0, 0, 1], [0x81, 0, 0xef, 0xff]] {
+        for (source, vip) in [(CLIENT4, VIP4), (CLIENT6, VIP6)] {
+            let mut packet = Packet::tcp(source, vip, SYN);
+            packet.source.set_port(client);
+            client += 1;
+            let out = rig.run(&behind(&[tag], &packet.ip()));
+            assert_eq!((out.action, out.counted), (TX, vec![(VIP, Decision::ForwardNew)]), "{tag:02x?}");
+            assert_eq!(out.frame[12..16], tag, "it stays as it is");
+            assert_eq!(out.frame[out.frame.len() - packet.ip().len()..], packet.ip());
+        }
+    }
+}
+
+#[test]
+fn other_tags_are_left_to_the_stack() {
+    if !may_run("other_tags_are_left_to_the_stack") {
+        return;
+    }
+    const CUSTOMER: [u8; 4] = [0x81, 0, 0, 100];
+    const PRIORITY: [u8; 4] = [0x81, 0, 0x60, 0];
+    const SERVICE: [u8; 4] = [0x88, 0xa8, 0, 200];
+    const OLD_SERVICE: [u8; 4] = [0x91, 0, 0, 200];
+    let mut rig = rig();
+    let tunnelled =
+        outer(ip("10.9.1.1"), OWN4.into(), 0, Mark::Rescued, &Packet::tcp(CLIENT4, VIP4, ACK).ip());
+    let stacks: [&[[u8; 4]]; 7] = [
+        &[SERVICE],
+        &[OLD_SERVICE],
+        &[SERVICE, CUSTOMER],
+        &[CUSTOMER, CUSTOMER],
+        &[PRIORITY, CUSTOMER],
+        &[CUSTOMER, SERVICE],
+        &[SERVICE, CUSTOMER, CUSTOMER],
+    ];
+    for tags in stacks {
+        for packet in
+            [Packet::tcp(CLIENT4, VIP4, SYN).ip(), Packet::tcp(CLIENT6, VIP6, SYN).ip(), tunnelled.clone()]
+        {
+            let frame = behind(tags, &packet);
+            let out = rig.run(&frame);
+            assert_eq!((out.action, out.counted), (PASS, vec![(0, Decision::NotOurs)]), "{tags:02x?}");
+            assert_eq!(out.frame, frame, "untouched");
+            // Cut within the tags and just behind them.
+            for bytes in 14..14 + tags.len() * 4 {
+                assert_eq!(rig.run(&frame[..bytes]).action, PASS, "{tags:02x?} at {bytes}");
+            }
+        }
     }
 }
