@@ -319,18 +319,25 @@ fn what_is_missing_is_named() {
     let elsewhere = site.path("pins").display().to_string();
     fails(&FILE.replace("host: {", &format!("host: {{ pin_directory: {elsewhere},")), 71, "mount -t bpf");
     assert!(!namespace.has_program());
-    // Root without the rights for BPF.
+    // Root without some of the rights: those, and no others, are named.
     site.write(FILE);
-    let output = namespace
-        .command("setpriv")
-        .args(["--inh-caps=-all", "--bounding-set=-bpf,-net_admin,-perfmon,-sys_admin"])
-        .args([env!("CARGO_BIN_EXE_shard-l4"), "--config", &site.path("l4.yaml").display().to_string()])
-        .args(["--control", &site.path("control").display().to_string()])
-        .output()
-        .expect("setpriv runs");
-    let log = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(71), "{log}");
-    assert!(log.contains("CAP_BPF"), "{log}");
+    for (without, named) in [
+        ("-bpf,-net_admin,-perfmon,-sys_admin", "CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN ("),
+        ("-bpf,-sys_admin", "missing is CAP_BPF, CAP_SYS_ADMIN ("),
+        ("-perfmon,-sys_admin", "missing is CAP_PERFMON, CAP_SYS_ADMIN ("),
+        ("-sys_admin", "missing is CAP_SYS_ADMIN ("),
+    ] {
+        let output = namespace
+            .command("setpriv")
+            .args(["--inh-caps=-all", "--bounding-set", without])
+            .args([env!("CARGO_BIN_EXE_shard-l4"), "--config", &site.path("l4.yaml").display().to_string()])
+            .args(["--control", &site.path("control").display().to_string()])
+            .output()
+            .expect("setpriv runs");
+        let log = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(71), "{without}: {log}");
+        assert!(log.contains(named), "{without}: {log}");
+    }
 }
 
 #[test]

@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use aya::EbpfError;
 use aya::maps::MapError;
 use aya::programs::ProgramError;
+use rustix::thread::{CapabilitySet, capabilities};
 
 /// Any failure of this crate.
 #[derive(Debug)]
 pub enum Error {
-    /// The kernel does not allow it.
-    Rights { step: &'static str, source: Box<dyn StdError + Send + Sync> },
+    /// The kernel does not allow it. `lacks` names the capabilities that this process does not have.
+    Rights { step: &'static str, lacks: String, source: Box<dyn StdError + Send + Sync> },
     /// The pin folder is not on a BPF file system.
     NotBpffs { folder: PathBuf },
     /// A pin or the pin folder cannot be used.
@@ -39,10 +40,15 @@ pub enum Error {
 impl fmt::Display for Error {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Rights { step, .. } => write!(
+            Self::Rights { step, lacks, .. } if lacks.is_empty() => write!(
                 out,
-                "{step}: the kernel does not permit it; shard-l4 needs CAP_BPF and CAP_NET_ADMIN (or root), and \
-                 kernel.unprivileged_bpf_disabled has no say in that"
+                "{step}: the kernel does not permit it, though no capability is missing; a seccomp profile, a user \
+                 namespace or kernel lockdown may forbid it"
+            ),
+            Self::Rights { step, lacks, .. } => write!(
+                out,
+                "{step}: the kernel does not permit it; what is missing is {lacks} (run as root, or with these in the \
+                 service's AmbientCapabilities)"
             ),
             Self::NotBpffs { folder } => write!(
                 out,
@@ -51,9 +57,11 @@ impl fmt::Display for Error {
             ),
             Self::Pin { path, .. } => write!(out, "{}: cannot be used as a pin", path.display()),
             Self::Load { .. } => out.write_str("the kernel does not take the program's maps or types"),
-            Self::Verifier { .. } => out.write_str(
-                "the kernel refuses the XDP program; it needs Linux 6.1 or newer with the BPF JIT, maps of maps \
-                 and the helper bpf_skc_lookup_tcp",
+            Self::Verifier { .. } => write!(
+                out,
+                "the kernel refuses the XDP program; it needs Linux 6.1 or newer (this is {}) with the BPF JIT, maps of \
+                 maps and the helper bpf_skc_lookup_tcp",
+                rustix::system::uname().release().to_string_lossy()
             ),
             Self::Attach { interface, .. } => write!(out, "{interface}: the program cannot be attached"),
             Self::Map { map, .. } => write!(out, "map {map}: cannot be read or written"),
@@ -91,28 +99,55 @@ impl Error {
     /// A failure of `step`, told apart by whether the kernel lacks a right or a feature.
     pub(crate) fn load(step: &'static str, source: EbpfError) -> Self {
         if is_permission(&source) {
-            return Self::Rights { step, source: Box::new(source) };
+            return Self::rights(step, source);
         }
         Self::Load { source: Box::new(source) }
     }
 
     pub(crate) fn verifier(source: ProgramError) -> Self {
         if is_permission(&source) {
-            return Self::Rights { step: "loading the program", source: Box::new(source) };
+            return Self::rights("loading the program", source);
         }
-        Self::Verifier { source: Box::new(source) }
+        match source {
+            // Without this right the verifier forbids what any program with packets does, and tells at length what.
+            ProgramError::LoadError { io_error, .. }
+                if io_error.kind() == io::ErrorKind::PermissionDenied
+                    && lacking().contains("CAP_PERFMON") =>
+            {
+                Self::rights("loading the program", io_error)
+            }
+            source => Self::Verifier { source: Box::new(source) },
+        }
     }
 
     pub(crate) fn attach(interface: &str, source: impl StdError + Send + Sync + 'static) -> Self {
         if is_permission(&source) {
-            return Self::Rights { step: "attaching the program", source: Box::new(source) };
+            return Self::rights("attaching the program", source);
         }
         Self::Attach { interface: interface.to_owned(), source: Box::new(source) }
+    }
+
+    fn rights(step: &'static str, source: impl StdError + Send + Sync + 'static) -> Self {
+        Self::Rights { step, lacks: lacking(), source: Box::new(source) }
     }
 
     pub(crate) fn map(map: &'static str) -> impl FnOnce(MapError) -> Self {
         move |source| Self::Map { map, source: Box::new(source) }
     }
+}
+
+/// The capabilities that a start needs and this process does not have. `CAP_SYS_ADMIN` stands for the others to the
+/// kernel, and is alone in permitting to find programs and maps by their number.
+fn lacking() -> String {
+    let Ok(sets) = capabilities(None) else { return String::new() };
+    let needed = [
+        (CapabilitySet::BPF, "CAP_BPF"),
+        (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+        (CapabilitySet::PERFMON, "CAP_PERFMON"),
+        (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"),
+    ];
+    let lacking = needed.into_iter().filter(|(one, _)| !sets.effective.contains(*one)).map(|(_, name)| name);
+    lacking.collect::<Vec<_>>().join(", ")
 }
 
 /// Whether an EPERM or EACCES is at the bottom of the chain. The verifier says EACCES too, for a program that it does
