@@ -9,8 +9,8 @@ use l4_tests::chain;
 use l4_tests::net::{Host, Lab, VIP4, VIP6};
 use l4_tests::transfer::{Kind, Transfer, serve};
 
-const VIP: u32 = 1;
-const PORT: u16 = 80;
+pub(crate) const VIP: u32 = 1;
+pub(crate) const PORT: u16 = 80;
 
 pub(crate) struct Fleet {
     /// First, so that it goes last: programs detach before their namespaces go.
@@ -96,6 +96,21 @@ impl Fleet {
 
     pub(crate) const fn boxes(&mut self) -> &mut Vec<Program> {
         &mut self.boxes
+    }
+
+    /// Gives the VIPs of a protocol other flags, on all hosts; at another port where one is named.
+    pub(crate) fn set_vips(&mut self, protocol: u8, port: u16, flags: u32) {
+        for program in self.boxes.iter_mut().chain(&mut self.proxies) {
+            for address in [VIP4, VIP6] {
+                let key = VipKey { address: vip(address).ip(), port, protocol };
+                program.maps().set_vip(key, Vip { id: VIP, flags }).expect("a VIP is taken");
+            }
+        }
+    }
+
+    /// The maps of all hosts.
+    pub(crate) fn maps(&mut self) -> impl Iterator<Item = &mut l4_load::Maps> {
+        self.boxes.iter_mut().chain(&mut self.proxies).map(Program::maps)
     }
 
     /// A decision's count over the boxes.

@@ -1,11 +1,11 @@
 //! One way through the fleet: transfers, path MTU, a replaced program.
 
-use l4_abi::Decision;
+use l4_abi::{Decision, TCP, VIP_GUE};
 use l4_tests::net::ip;
 use l4_tests::transfer::{Kind, finish};
 use l4_tests::{Pins, may_run, note};
 
-use super::fleet::{Fleet, attach, load, options};
+use super::fleet::{Fleet, PORT, attach, load, options};
 
 #[test]
 fn transfers_reach_all_proxies_over_both_boxes() {
@@ -24,6 +24,22 @@ fn transfers_reach_all_proxies_over_both_boxes() {
     assert!((48..60).contains(&new), "{new}");
     assert_eq!(fleet.at_boxes(Decision::ForwardStateless), 0);
     assert!(fleet.at_proxies(Decision::Decapsulated) > 0);
+    assert_eq!(fleet.at_proxies(Decision::Rescued) + fleet.at_proxies(Decision::Reset), 0);
+}
+
+#[test]
+fn transfers_go_in_udp_where_the_vip_says_so() {
+    if !may_run("transfers_go_in_udp_where_the_vip_says_so") {
+        return;
+    }
+    let mut fleet = Fleet::new(3);
+    fleet.set_vips(TCP, PORT, VIP_GUE);
+    let transfers = fleet.start(48);
+    let broken = finish(transfers);
+    assert_eq!(broken.count, 0, "{broken:?}");
+    let (boxes, owners) = fleet.spread();
+    assert!(boxes.iter().chain(&owners).all(|packets| *packets > 100), "{boxes:?} {owners:?}");
+    assert!(fleet.at_proxies(Decision::Decapsulated) >= owners.iter().sum::<u64>());
     assert_eq!(fleet.at_proxies(Decision::Rescued) + fleet.at_proxies(Decision::Reset), 0);
 }
 
