@@ -9,6 +9,7 @@
 //! even end while the request is still being sent (C24).
 
 use std::future::poll_fn;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ pub(crate) struct Direction {
     /// `None` when nobody will ask for it. Boxed, because most requests have no body.
     replay: Option<Box<Replay>>,
     /// For a mirror of the request, to the end of the body.
-    copy: Option<Box<Replay>>,
+    copy: Option<Box<BodyCopy>>,
     /// What an attempt before this one took from the source, to be sent first; the next piece is the last here.
     again: Vec<BodyEvent>,
     /// `grpc-status` of the trailers.
@@ -60,6 +61,29 @@ enum Replay {
     Lost,
 }
 
+/// Whoever a copy is made for.
+pub(crate) trait CopyOwner: std::fmt::Debug {
+    /// The body is longer than what is copied, however long it still takes to come. Called once.
+    fn is_too_long(&self);
+}
+
+#[derive(Debug)]
+struct BodyCopy {
+    kept: Replay,
+    owner: Rc<dyn CopyOwner>,
+}
+
+impl BodyCopy {
+    fn note(&mut self, event: &BodyEvent) {
+        if Replay::is_kept(Some(&self.kept)) {
+            self.kept.note(event);
+            if !Replay::is_kept(Some(&self.kept)) {
+                self.owner.is_too_long();
+            }
+        }
+    }
+}
+
 /// What a copy of a body has become.
 #[derive(Debug)]
 pub(crate) enum Copied {
@@ -73,15 +97,15 @@ pub(crate) enum Copied {
 }
 
 impl Replay {
-    fn boxed(bytes_max: usize) -> Box<Self> {
-        Box::new(Self::Kept { bytes: Vec::new(), bytes_max, end: None })
+    fn new(bytes_max: usize) -> Self {
+        Self::Kept { bytes: Vec::new(), bytes_max, end: None }
     }
 
     /// For another attempt, which shows it everything again.
-    fn anew(&self) -> Box<Self> {
+    fn anew(&self) -> Self {
         match self {
-            Self::Kept { bytes_max, .. } => Self::boxed(*bytes_max),
-            Self::Lost => Box::new(Self::Lost),
+            Self::Kept { bytes_max, .. } => Self::new(*bytes_max),
+            Self::Lost => Self::Lost,
         }
     }
 
@@ -115,12 +139,12 @@ impl Direction {
 
     /// A request body that may have to be sent twice.
     pub(crate) fn replayable() -> Self {
-        Self { replay: Some(Replay::boxed(REPLAY_BYTES_MAX)), ..Self::default() }
+        Self { replay: Some(Box::new(Replay::new(REPLAY_BYTES_MAX))), ..Self::default() }
     }
 
     /// The same with a copy of at most `bytes_max`.
-    pub(crate) fn copied(self, bytes_max: usize) -> Self {
-        Self { copy: Some(Replay::boxed(bytes_max)), ..self }
+    pub(crate) fn copied(self, bytes_max: usize, owner: Rc<dyn CopyOwner>) -> Self {
+        Self { copy: Some(Box::new(BodyCopy { kept: Replay::new(bytes_max), owner })), ..self }
     }
 
     /// Whether everything has been taken from the source.
@@ -130,7 +154,7 @@ impl Direction {
 
     /// What has been copied, once.
     pub(crate) fn take_copy(&mut self) -> Copied {
-        match self.copy.take().map(|copy| *copy) {
+        match self.copy.take().map(|copy| copy.kept) {
             Some(Replay::Kept { bytes, end: Some(trailers), .. }) => {
                 Copied::Whole { bytes: bytes.into(), trailers }
             }
@@ -144,7 +168,7 @@ impl Direction {
 
     /// The same direction from its beginning, for another attempt; `None` when too much of it is gone.
     pub(crate) fn again(self) -> Option<Self> {
-        let copy = self.copy.map(|copy| copy.anew());
+        let copy = self.copy.map(|copy| Box::new(BodyCopy { kept: copy.kept.anew(), owner: copy.owner }));
         match self.replay.map(|replay| *replay) {
             Some(Replay::Kept { bytes, end, .. }) => {
                 let mut again: Vec<BodyEvent> = end.map(BodyEvent::End).into_iter().collect();
@@ -185,7 +209,9 @@ impl Direction {
         match self.again.pop() {
             Some(event) => Poll::Ready(Ok(event)),
             // What may have to be sent twice has to be seen.
-            None if Replay::is_kept(self.replay.as_deref()) || Replay::is_kept(self.copy.as_deref()) => {
+            None if Replay::is_kept(self.replay.as_deref())
+                || Replay::is_kept(self.copy.as_deref().map(|copy| &copy.kept)) =>
+            {
                 source.poll_body(cx)
             }
             None => source.poll_body_for(sink, cx),

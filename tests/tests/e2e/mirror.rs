@@ -213,6 +213,42 @@ fn a_long_body_is_not_mirrored_and_reaches_the_primary() {
 }
 
 #[test]
+fn an_upload_that_is_too_long_for_a_copy_gives_its_place_back_while_it_goes_on() {
+    let (primary, mirror) = (origin::echo(), origin::echo());
+    let rules = json!({ "body_max": "1KiB", "in_flight_max": 1 });
+    let proxy = mirrored(primary.address(), to(mirror.address()), rules);
+    let mut long = proxy.connect();
+    long.send("POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n3ff\r\n")
+        .send([b'y'; 1023]);
+    long.send("\r\n");
+    let in_flight =
+        |metrics: &tests::metrics::Metrics| metrics.sum("shard_cluster_mirrors_in_flight", TO_MIRROR);
+    proxy.wait_metrics("it has the place", |metrics| in_flight(metrics) == 1.0);
+    assert_eq!(ended(&proxy, "skipped", "buffer_full"), 0.0);
+    long.send("2\r\nyy\r\n");
+    proxy.wait_metrics("the place is free", |metrics| in_flight(metrics) == 0.0);
+    assert_eq!(ended(&proxy, "skipped", "buffer_full"), 1.0, "at once");
+    let mut other = proxy.connect();
+    other.send("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 3\r\n\r\nabc");
+    assert_eq!(other.response("POST").status, 200);
+    assert_eq!(wait_ends(&proxy, 2), 1.0, "the only place was for another");
+    long.send("0\r\n\r\n");
+    assert_eq!(long.response("POST").status, 200);
+    // One that fails later has been counted, too.
+    let mut long = proxy.connect();
+    long.send("POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n400\r\n")
+        .send([b'y'; 1024]);
+    long.send("\r\n1\r\ny\r\n");
+    wait_until("counted", PATIENCE, || ended(&proxy, "skipped", "buffer_full") == 2.0);
+    long.reset();
+    proxy.wait_metrics("its exchange is over", |metrics| {
+        metrics.sum("shard_cluster_requests_total", TO_PRIMARY) == 3.0
+    });
+    assert_eq!(wait_ends(&proxy, 3), 1.0);
+    assert_eq!(ended(&proxy, "skipped", "buffer_full"), 2.0);
+}
+
+#[test]
 fn a_dead_mirror_does_nothing_to_the_primary() {
     let primary = Origin::replying("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let dead = SocketAddr::from(([127, 0, 0, 1], tests::port::free_port()));

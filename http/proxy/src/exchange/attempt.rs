@@ -25,6 +25,7 @@ use http_wire::number::Decimal;
 
 use super::connect::Held;
 use super::hedge::{Hedge, Won};
+use super::mirror::Wish;
 use super::{Exchange, Next, Stop};
 use crate::core::LiveSnapshot;
 use crate::fault::{self, Phase};
@@ -362,9 +363,11 @@ impl Exchange<'_> {
         let request = match self.upload.take() {
             Some(again) => again,
             None if has_no_body => Direction::ended(),
-            None => match plan.forward.mirror.as_deref().filter(|_| self.mirror.is_some()) {
-                Some(mirror) => Direction::replayable().copied(mirror.body_bytes_max()),
-                None => Direction::replayable(),
+            None => match (plan.forward.mirror.as_deref(), &self.mirror) {
+                (Some(mirror), Some(wish)) => {
+                    Direction::replayable().copied(mirror.body_bytes_max(), Rc::<Wish>::clone(wish))
+                }
+                (_, None) | (None, _) => Direction::replayable(),
             },
         };
         let per_try = retry_rules(lease, plan).per_try_timeout;

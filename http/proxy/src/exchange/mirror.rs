@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   sampled ─► Wish ─► the primary answers and the body is whole ─► Copy, a task of its own ─► counted
-//!                └───► no answer, no whole body, or no room ─► counted
+//!                └───► no answer, no whole body, too long a one, or no room ─► counted
 //! ```
 //! Invariants: the exchange never waits for a mirror; a mirror shares nothing with it but the core; places, bytes held
 //! and bytes a second are bounded by the rules of the route, and what does not fit is dropped. The primary's cluster
 //! learns nothing of it, since it is never the mirror's cluster.
 
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -26,10 +27,10 @@ use http_wire::number::Decimal;
 
 use super::detached::{Detached, Lost, LostAt, cut};
 use super::{Exchange, Next};
-use crate::core::LiveSnapshot;
+use crate::core::{Core, LiveSnapshot};
 use crate::pool::{Admitted, Cluster, Lease};
 use crate::record::MirrorEnd;
-use crate::relay::Copied;
+use crate::relay::{Copied, CopyOwner};
 use crate::side::BodyEvent;
 use crate::snapshot::{Forward, HostRewrite, Mirror};
 
@@ -49,9 +50,21 @@ const REMOVED: FieldSet = FieldSet::of(&[
 /// A request in the sample that has not been mirrored yet.
 #[derive(Debug)]
 pub(super) struct Wish {
+    core: Rc<Core>,
     cluster: Rc<Cluster>,
     /// Taken at once where a body is copied, which takes memory.
-    place: Option<Room>,
+    place: RefCell<Option<Room>>,
+    /// The body is too long, which has been counted.
+    is_lost: Cell<bool>,
+}
+
+impl CopyOwner for Wish {
+    /// A long upload may go on for hours: its place is for others from here on.
+    fn is_too_long(&self) {
+        drop(self.place.take());
+        self.is_lost.set(true);
+        self.core.stats.borrow_mut().mirror_ended(self.cluster.stat, MirrorEnd::Dropped(Dropped::Buffer));
+    }
 }
 
 /// A place among the mirrors of a cluster, until it is dropped.
@@ -80,7 +93,7 @@ impl Mirror {
 
 impl Exchange<'_> {
     /// Whether the request is to be mirrored.
-    pub(super) fn sampled(&self, snapshot: &Rc<LiveSnapshot>, mirror: &Mirror) -> Option<Wish> {
+    pub(super) fn sampled(&self, snapshot: &Rc<LiveSnapshot>, mirror: &Mirror) -> Option<Rc<Wish>> {
         let key = mirror.key.as_ref().and_then(|key| key.hash(&self.request.head, self.client_ip()));
         let key = key.unwrap_or_else(|| stable_hash(self.request_id.as_bytes()));
         if !is_sampled(&mirror.rules, key) {
@@ -97,7 +110,10 @@ impl Exchange<'_> {
             _ => Room::take(&cluster, &mirror.rules).map(Some),
         };
         match place {
-            Ok(place) => Some(Wish { cluster, place }),
+            Ok(place) => {
+                let core = Rc::clone(self.core);
+                Some(Rc::new(Wish { core, cluster, place: RefCell::new(place), is_lost: Cell::new(false) }))
+            }
             Err(end) => {
                 self.core.stats.borrow_mut().mirror_ended(cluster.stat, end);
                 None
@@ -108,23 +124,23 @@ impl Exchange<'_> {
     /// Sends the copy off, or counts why not. The primary has answered.
     pub(super) fn mirror(&mut self, forward: &Forward, copied: Copied) {
         let (Some(wish), Some(mirror)) = (self.mirror.take(), forward.mirror.as_deref()) else { return };
-        let stat = wish.cluster.stat;
-        match self.copy(wish, (forward, mirror), copied) {
+        match self.copy(&wish, (forward, mirror), copied) {
             Ok(copy) => core_runtime::spawn(copy.run()),
-            Err(end) => self.core.stats.borrow_mut().mirror_ended(stat, end),
+            Err(_) if wish.is_lost.get() => {}
+            Err(end) => self.core.stats.borrow_mut().mirror_ended(wish.cluster.stat, end),
         }
     }
 
     /// The exchange is over: a mirror that has not begun has nothing to copy.
     pub(super) fn forget_mirror(&mut self) {
-        if let Some(wish) = self.mirror.take() {
+        if let Some(wish) = self.mirror.take().filter(|wish| !wish.is_lost.get()) {
             self.core.stats.borrow_mut().mirror_ended(wish.cluster.stat, MirrorEnd::Unfinished);
         }
     }
 
     fn copy(
         &self,
-        wish: Wish,
+        wish: &Wish,
         (forward, mirror): (&Forward, &Mirror),
         copied: Copied,
     ) -> Result<Copy, MirrorEnd> {
@@ -133,8 +149,8 @@ impl Exchange<'_> {
             Copied::TooLong => return Err(MirrorEnd::Dropped(Dropped::Buffer)),
             Copied::Cut => return Err(MirrorEnd::Unfinished),
         };
-        let Wish { cluster, place } = wish;
-        let room = place.map_or_else(|| Room::take(&cluster, &mirror.rules), Ok)?;
+        let cluster = &wish.cluster;
+        let room = wish.place.take().map_or_else(|| Room::take(cluster, &mirror.rules), Ok)?;
         let body_bytes = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
         let fits = cluster.mirrors.borrow_mut().body(&mirror.rules, body_bytes, 0, clock::now());
         fits.map_err(MirrorEnd::Dropped)?;

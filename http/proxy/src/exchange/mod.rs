@@ -139,7 +139,7 @@ pub(crate) struct Exchange<'a> {
     asked: Option<Box<Asked>>,
     is_recorded: bool,
     /// The request is to be mirrored and has not been.
-    mirror: Option<mirror::Wish>,
+    mirror: Option<Rc<mirror::Wish>>,
     /// The session of a cluster with sessions, where its cookie changes.
     new_cookie: Option<session::NewCookie>,
     /// A second attempt that may begin while the first is silent.
