@@ -285,7 +285,7 @@ ClientReset "client_reset" - Cancelled "Client cancelled"
 ClientBodyTruncated "client_body_truncated" - Cancelled "Request body broke off"
     "The client closed before the announced end of its body. The request was not completed towards the backend."
 ClientSlow "client_slow" - Cancelled "Client did not read"
-    "The client read nothing of its response for the write timeout, while the response held memory here. Slow-read attacks do this; so do suspended devices."
+    "The client read nothing of its response for `body_idle_timeout`, while the response held memory here. Slow-read attacks do this; so do suspended devices."
 
 ConnectionLimit "connection_limit" - Unavailable "Listener is full"
     "The listener holds `connections_max` connections on a core and refused one more. Add capacity, or raise the limit when memory allows."

@@ -9,10 +9,10 @@ use tests::h2peer::{H2Client, block_on, collect, request, send_all};
 use tests::h2raw::{Frame, H2Conn, code, flag, kind, setting};
 use tests::{Config, Origin, PATIENCE, Proxy, wait_until};
 
-type Upstream = H2Conn<TcpStream>;
+pub(crate) type Upstream = H2Conn<TcpStream>;
 
 /// An origin at frame level: `script` runs for each connection after the prefaces.
-fn frames(
+pub(crate) fn frames(
     settings: &'static [(u16, u32)],
     script: impl Fn(&mut Upstream, usize) + Send + Sync + 'static,
 ) -> Origin {
@@ -26,7 +26,7 @@ fn frames(
 }
 
 /// Answers one stream with 200 and `body`.
-fn answer(h2: &mut Upstream, stream: u32, body: &str) -> bool {
+pub(crate) fn answer(h2: &mut Upstream, stream: u32, body: &str) -> bool {
     h2.try_send(&Frame::headers(stream, false, &[(":status", "200")])).is_ok()
         && h2.try_send(&Frame::data(stream, true, body)).is_ok()
 }

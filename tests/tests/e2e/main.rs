@@ -20,6 +20,7 @@ mod h2_basics;
 mod h2_hostile;
 mod h2_limits;
 mod h2_pool;
+mod h2_stall;
 mod h2_upstream;
 mod health;
 mod hedge;

@@ -407,7 +407,7 @@ impl<'a> Exchange<'a> {
             if let std::task::Poll::Ready(result) = self.downstream.poll_flush(cx) {
                 return std::task::Poll::Ready(result);
             }
-            self.timers.idle.poll_expired(cx).map(|()| Err(SideError::Closed))
+            self.timers.idle.poll_expired(cx).map(|()| Err(SideError::Refuse(Reason::ClientSlow)))
         })
         .await
     }
