@@ -12,11 +12,12 @@ use crate::outcome::{Code, Outcome};
 use client::{AdminAddress, Bounds};
 
 /// The advised place of the socket, asked when no option names another; shard-proxy has none unless told.
-const SOCKET_DEFAULT: &str = "/run/shard/admin.sock";
+pub(crate) const SOCKET_DEFAULT: &str = "/run/shard/admin.sock";
 const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 const TIMEOUT_SECONDS_MAX: u64 = 300;
 /// A config dump of thousands of routes fits; a daemon gone mad does not fill the terminal's memory.
 const BODY_BYTES_MAX: usize = 256 * 1024 * 1024;
+pub(crate) const BOUNDS_DEFAULT: Bounds = Bounds { timeout: TIMEOUT_DEFAULT, body_bytes_max: BODY_BYTES_MAX };
 
 pub(crate) const HELP: &str = "\
 Usage: shardctl admin [--socket PATH | --address IP:PORT] [--timeout SECONDS] WHAT
@@ -83,7 +84,7 @@ pub(crate) fn run(mut args: Args) -> Result<Outcome, UsageError> {
             )));
         }
     };
-    let bounds = Bounds { timeout, body_bytes_max: BODY_BYTES_MAX };
+    let bounds = Bounds { timeout, ..BOUNDS_DEFAULT };
     Ok(match client::ask(&address, "GET", path, bounds) {
         Ok(reply) if (200..300).contains(&reply.status) => {
             Outcome { code: Code::Success, out: reply.body, err: String::new() }

@@ -9,6 +9,7 @@ mod args;
 mod check;
 mod config;
 mod doctor;
+mod endpoint;
 mod explain;
 mod l4;
 mod outcome;
@@ -32,6 +33,8 @@ Commands:
   schema                     Print the JSON Schema of the configuration files
   doctor                     Check this host's kernel, limits, network, CPUs and memory
   admin WHAT                 Ask a running shard-proxy: metrics, ready, config, connections
+  endpoint drain|resume CLUSTER ADDRESS
+                             Take an endpoint of a running shard-proxy out of service, or back
   l4 WHAT                    Ask a running shard-l4: show, flows, lookup, counters, trace; drain
 
 `shardctl COMMAND --help` tells the options of a command. `shardctl --version` prints the version.
@@ -62,6 +65,7 @@ fn dispatch(words: Vec<String>) -> Outcome {
         "schema" => (schema::run, schema::HELP),
         "doctor" => (doctor::run, doctor::HELP),
         "admin" => (admin::run, admin::HELP),
+        "endpoint" => (endpoint::run, endpoint::HELP),
         "l4" => (l4::run, l4::HELP),
         "help" | "--help" | "-h" => return Outcome::text(HELP),
         "--version" | "-V" => {
@@ -112,7 +116,7 @@ mod tests {
 
     #[test]
     fn every_command_has_help_that_begins_with_its_usage() {
-        for command in ["check", "explain", "schema", "doctor", "admin", "l4"] {
+        for command in ["check", "explain", "schema", "doctor", "admin", "endpoint", "l4"] {
             for flag in ["--help", "-h"] {
                 let (code, out, err) = run(&format!("{command} {flag}"));
                 assert_eq!((code, err.as_str()), (Code::Success, ""), "{command}");
@@ -135,6 +139,12 @@ mod tests {
             ("doctor --interface ../etc", "--interface"),
             ("doctor extra", "unexpected argument extra"),
             ("admin", "missing"),
+            ("endpoint", "drain or resume is missing"),
+            ("endpoint drain shop/u", "ADDRESS is missing"),
+            ("endpoint stop shop/u 10.0.0.1:80", "unknown action stop"),
+            ("endpoint drain shop/u backend:80", "IP:PORT is wanted"),
+            ("endpoint drain a&b 10.0.0.1:80", "no name of a cluster"),
+            ("endpoint drain shop/u 10.0.0.1:80 more", "unexpected argument more"),
             ("admin everything", "unknown question everything"),
             ("admin --address 192.0.2.1:80 ready", "loopback only"),
             ("admin --address 127.0.0.1:1 --socket x ready", "exclude each other"),

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::endpoint::{Availability, Drain, DrainCause, EndpointId, Health, Slot};
+use crate::endpoint::{Availability, Drain, DrainCause, EndpointId, Health, Slot, Wanted};
 use crate::ewma::{self, PeakEwma};
 use crate::hash::mix;
 use crate::least_connections;
@@ -69,6 +69,7 @@ pub struct Pick {
 pub(crate) struct Known {
     pub(crate) spec: EndpointSpec,
     pub(crate) is_planned: bool,
+    pub(crate) wanted: Wanted,
     pub(crate) drain: Option<Drain>,
     pub(crate) health: Health,
     pub(crate) outlier: EndpointOutlier,
@@ -348,10 +349,16 @@ impl ClusterState {
         }
     }
 
-    /// An operator, or the backend itself, asks that no new requests go there; `sessions_until` as in [`Drain`].
-    pub fn drain(&mut self, slot: Slot, sessions_until: Duration) {
-        if let Some(Some(known)) = self.slots.get_mut(slot.index()) {
-            known.drain.get_or_insert(Drain { sessions_until, why: DrainCause::Asked });
+    /// What an operator asks for; it holds until he asks otherwise or the slot is released. One that comes back starts
+    /// slowly.
+    pub fn ask(&mut self, plan: &ClusterPlan, slot: Slot, wanted: Wanted, now: Duration) {
+        if let Some(Some(known)) = self.slots.get_mut(slot.index())
+            && known.wanted != wanted
+        {
+            known.wanted = wanted;
+            if known.is_planned && known.settle_drain(plan, now) {
+                known.slow_since = Some(now);
+            }
             self.is_stale = true;
         }
     }
@@ -504,6 +511,7 @@ impl Known {
         Self {
             spec,
             is_planned: false,
+            wanted: Wanted::AsConfigured,
             drain: None,
             health: Health::Unchecked,
             outlier: EndpointOutlier::default(),
@@ -515,19 +523,22 @@ impl Known {
     fn take_over(&mut self, spec: EndpointSpec, plan: &ClusterPlan, now: Duration) -> bool {
         let was = std::mem::replace(&mut self.spec, spec);
         self.is_planned = true;
-        let had_drain = self.drain.is_some();
-        if spec.standing == Standing::Draining {
-            let sessions_until = now.saturating_add(plan.session_overlap());
-            self.drain.get_or_insert(Drain { sessions_until, why: DrainCause::Asked });
-        } else if was.standing == Standing::Draining
-            || matches!(self.drain, Some(drain) if drain.why == DrainCause::Removed)
-        {
-            self.drain = None;
-        }
+        let comes_back = self.settle_drain(plan, now);
         if spec.health != Health::Unchecked || was.health != Health::Unchecked {
             self.set_health(spec.health, now);
         }
-        had_drain && self.drain.is_none()
+        comes_back
+    }
+
+    /// Of one in the plan: it drains while the config or the operator says so. Answers whether that brings it back.
+    fn settle_drain(&mut self, plan: &ClusterPlan, now: Duration) -> bool {
+        if self.spec.standing == Standing::Draining || self.wanted == Wanted::Drained {
+            let sessions_until = now.saturating_add(plan.session_overlap());
+            self.drain.get_or_insert(Drain { sessions_until, why: DrainCause::Asked }).why =
+                DrainCause::Asked;
+            return false;
+        }
+        self.drain.take().is_some()
     }
 
     pub(crate) fn availability(&self) -> Availability {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::cluster::{ClusterState, Event, NoEndpoint, Pick};
-use crate::endpoint::{Availability, EndpointId, Health, Slot};
+use crate::endpoint::{Availability, EndpointId, Health, Slot, Wanted};
 use crate::generations::{RETIRED_POINTS_MAX, RingHistory};
 use crate::hashing::SessionFate;
 use crate::levels::{WHOLE, ZoneRules};
@@ -114,7 +114,7 @@ fn every_policy_uses_every_endpoint_and_spares_who_is_out() {
         };
         assert!(held(&mut bed).iter().all(|count| *count > 40), "{policy:?}");
         bed.state.set_health(Slot(1), Health::Unhealthy, SECOND);
-        bed.state.drain(Slot(3), SECOND);
+        bed.state.ask(&bed.plan, Slot(3), Wanted::Drained, SECOND);
         let counts = held(&mut bed);
         assert!(counts[1] == 0 && counts[3] == 0 && counts[0] > 100, "{policy:?}: {counts:?}");
         for _ in 0..100 {
@@ -128,7 +128,7 @@ fn the_last_one_is_picked_again_rather_than_none() {
     for policy in all_policies() {
         let mut bed = Bed::new(plan(with_policy(policy), specs(1)));
         assert_eq!(bed.pick(Some(Slot(0))), Ok(Slot(0)), "{policy:?}");
-        bed.state.drain(Slot(0), SECOND);
+        bed.state.ask(&bed.plan, Slot(0), Wanted::Drained, SECOND);
         assert_eq!(bed.pick(None), Err(NoEndpoint::NoneAvailable), "{policy:?}");
         assert_eq!(
             Bed::new(plan(with_policy(policy), vec![])).pick(None),
@@ -214,7 +214,7 @@ fn tiny_clusters_under_every_failure() {
 fn panic_spreads_over_all_but_who_drains_for_every_policy() {
     for policy in [Policy::LeastRequest, RING, MAGLEV, Policy::RoundRobin] {
         let mut bed = Bed::new(plan(with_policy(policy), specs(4)));
-        bed.state.drain(Slot(3), SECOND);
+        bed.state.ask(&bed.plan, Slot(3), Wanted::Drained, SECOND);
         bed.state.set_health(Slot(0), Health::Unhealthy, SECOND);
         let counts = bed.counts(300);
         assert!(!bed.state.is_in_panic() && counts[0] == 0 && counts[3] == 0, "{policy:?}: {counts:?}");
@@ -231,7 +231,7 @@ fn panic_spreads_over_all_but_who_drains_for_every_policy() {
         assert_eq!(bed.counts(100)[2], 0);
         assert!(matches!(bed.events.last(), Some(Event::Panic { is_on: false, .. })));
         for slot in 0..3 {
-            bed.state.drain(Slot(slot), SECOND);
+            bed.state.ask(&bed.plan, Slot(slot), Wanted::Drained, SECOND);
         }
         assert_eq!(bed.pick(None), Err(NoEndpoint::NoneAvailable), "draining is not revived by panic");
     }
@@ -494,6 +494,55 @@ fn a_draining_endpoint_keeps_its_sessions_for_the_overlap() {
 }
 
 #[test]
+fn what_an_operator_drains_keeps_its_sessions_for_the_overlap_whatever_the_config_says() {
+    let mut bed = StickyBed::new(5);
+    let slot = bed.bed.state.slot_at(2).unwrap();
+    let sessions = bed.sessions_at(slot, 50);
+    bed.bed.state.ask(&bed.bed.plan, slot, Wanted::Drained, bed.bed.now);
+    bed.bed.now += 300 * SECOND;
+    // Asking again does not begin the overlap anew, and neither does another plan with the endpoint in it.
+    bed.bed.state.ask(&bed.bed.plan, slot, Wanted::Drained, bed.bed.now);
+    bed.adopt(specs(5));
+    for session in &sessions {
+        assert_eq!(bed.place(Some(*session)), (slot, SessionFate::Kept, None));
+    }
+    // Out of the config and in again.
+    let mut left = specs(5);
+    left.remove(2);
+    bed.adopt(left);
+    bed.adopt(specs(5));
+    for _ in 0..200 {
+        assert!(bed.place(None).0 != slot && bed.bed.pick(None) != Ok(slot), "nothing new");
+    }
+    bed.bed.now += 301 * SECOND;
+    let (moved_to, fate, rewrite) = bed.place(Some(sessions[0]));
+    assert!(moved_to != slot && fate == SessionFate::EndpointGone && rewrite.is_some(), "{fate:?}");
+    // Resumed, it starts slowly.
+    bed.bed.state.ask(&bed.bed.plan, slot, Wanted::AsConfigured, bed.bed.now);
+    assert_eq!(bed.bed.availability(slot), Some(Availability::Available));
+    let slow_since = bed.bed.state.slots[slot.index()].and_then(|known| known.slow_since);
+    assert_eq!(slow_since, Some(bed.bed.now));
+    assert_eq!(bed.place(Some(sessions[1])).0, slot);
+}
+
+#[test]
+fn resuming_does_not_undo_a_drain_of_the_config() {
+    let draining = |standing| {
+        let mut all = specs(3);
+        all[0].standing = standing;
+        plan(ClusterRules::default(), all)
+    };
+    let mut bed = Bed::new(draining(Standing::Draining));
+    let slot = bed.state.slot_at(0).unwrap();
+    for wanted in [Wanted::Drained, Wanted::AsConfigured] {
+        bed.state.ask(&bed.plan, slot, wanted, bed.now);
+        assert!(matches!(bed.availability(slot), Some(Availability::Draining(_))), "{wanted:?}");
+    }
+    bed.adopt(draining(Standing::Serving));
+    assert_eq!(bed.availability(slot), Some(Availability::Available));
+}
+
+#[test]
 fn sessions_leave_an_unhealthy_endpoint_at_once_and_do_not_return() {
     let mut bed = StickyBed::new(5);
     let slot = bed.bed.state.slot_at(2).unwrap();
@@ -522,7 +571,7 @@ fn a_ring_that_nobody_knows_is_too_old() {
     let (_, fate, rewrite) = bed.place(Some(session));
     assert_eq!((fate, rewrite.map(|session| session.id)), (SessionFate::RingExpired, Some([9; 16])));
     for slot in 0..3 {
-        bed.bed.state.drain(Slot(slot), SECOND);
+        bed.bed.state.ask(&bed.bed.plan, Slot(slot), Wanted::Drained, SECOND);
     }
     let bed = &mut bed.bed;
     let placed = bed.state.place(&bed.plan, None, (1, 2), SECOND, &mut bed.events);

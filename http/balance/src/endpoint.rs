@@ -51,8 +51,17 @@ pub struct Drain {
 pub enum DrainCause {
     /// The config names it no more.
     Removed,
-    /// The config, an operator or the backend itself says so.
+    /// The config or an operator says so.
     Asked,
+}
+
+/// What an operator wants of an endpoint while the process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// It drains, whatever the config says.
+    Drained,
+    /// It does what the config says.
+    AsConfigured,
 }
 
 /// Why an endpoint gets no new requests, the strongest reason first.

@@ -25,7 +25,7 @@
 //!                                                                   Again, then pick with `exclude: Some(slot)`
 //! it is silent     hedge::start(rules, &mut admission.hedges, body, mood, now)
 //! request is over  admission.finished(rules, ticket, finished, now)
-//! health           state.set_health(slot, health, now), state.drain(slot, sessions_until)
+//! health           state.set_health(slot, health, now), state.ask(&plan, slot, wanted, now)
 //! view             state.views(&plan, now)                          shardctl
 //! ```
 //!

@@ -12,6 +12,7 @@ use http_proxy::snapshot::{
 };
 use serde_json::{Value, json};
 
+use crate::drains::Known;
 use crate::{health, oplog};
 
 /// A listener as the sockets see it.
@@ -41,6 +42,8 @@ pub(crate) struct Description {
     pub(crate) dns: Vec<(String, Vec<DnsTarget>)>,
     /// Clusters whose endpoints this process checks.
     pub(crate) checks: Vec<health::Target>,
+    /// What an operator may drain, by cluster.
+    pub(crate) endpoints: BTreeMap<String, Known>,
     pub(crate) dump: Value,
 }
 
@@ -63,9 +66,15 @@ impl Description {
             },
             dns: with_names.map(|cluster| (cluster.name.clone(), cluster.dns.clone())).collect(),
             checks: snapshot.clusters.iter().filter_map(health_target).collect(),
+            endpoints: snapshot.clusters.iter().map(known).collect(),
             dump: dump(snapshot, digest),
         }
     }
+}
+
+fn known(cluster: &ClusterConfig) -> (String, Known) {
+    let addresses = cluster.all_endpoints().map(|endpoint| endpoint.address).collect();
+    (cluster.name.clone(), Known { addresses, has_names: !cluster.dns.is_empty() })
 }
 
 fn health_target(cluster: &ClusterConfig) -> Option<health::Target> {

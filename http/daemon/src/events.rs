@@ -11,6 +11,7 @@ use core_runtime::shard::DriverKind;
 use http_proxy::survey::Left;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 
+use crate::drains::{Done, Order, Refusal};
 use crate::oplog;
 use crate::restart::{self, Bequest};
 
@@ -29,12 +30,22 @@ pub(crate) enum Event {
     Resolved,
     /// Results of health checks wait to be passed on.
     Checked,
+    /// An operator wants an endpoint drained or back; who asked waits for what became of it.
+    Endpoint(Order, SyncSender<Result<Changed, Refusal>>),
     /// A successor wants what this process holds.
     Successor(SyncSender<Bequest>),
     SuccessorReady,
     ShardStarted(usize, DriverKind),
     /// A shard's thread has ended, with what it cut.
     ShardEnded(usize, io::Result<Left>),
+}
+
+/// What became of an order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Changed {
+    pub(crate) done: Done,
+    /// Endpoints of the cluster that no operator drains.
+    pub(crate) left: usize,
 }
 
 /// Signals that would end a process that has no handler for them yet, and that came before [`watch_signals`]: whoever

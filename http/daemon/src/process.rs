@@ -24,6 +24,7 @@ use crate::admin::{self, Admin, Phase, Resolver, Shared, Sources};
 use crate::args::Options;
 use crate::describe::{self, Description, Wanted};
 use crate::dns::{self, DnsSettings, Severity};
+use crate::drains::{Drains, Known};
 use crate::ended::{Ended, StartError};
 use crate::events::Event;
 use crate::health::{self, Checker};
@@ -76,6 +77,7 @@ pub(crate) struct Process {
     /// Started with the first cluster that is checked.
     checker: Option<Checker>,
     findings: Findings,
+    pub(crate) drains: Drains,
     reload: Wish,
     last_reload: Option<Instant>,
     has_successor: bool,
@@ -104,6 +106,7 @@ impl Process {
         state: Shared,
         log: LogWriter,
         events: SyncSender<Event>,
+        drains: Drains,
     ) -> Self {
         Self {
             options,
@@ -123,6 +126,7 @@ impl Process {
             arrivals: Arc::default(),
             checker: None,
             findings: Arc::default(),
+            drains,
             reload: Wish::None,
             last_reload: None,
             has_successor: false,
@@ -144,6 +148,7 @@ impl Process {
             state: Arc::clone(&self.state),
             shards: self.shards.senders(),
             resolver: Arc::clone(&self.resolver),
+            events: self.events.clone(),
         };
         let failed = |error| StartError::Address(format!("the admin listener {address}"), error);
         self.admin = Some(admin::start(address, inherited, sources).map_err(failed)?);
@@ -161,9 +166,11 @@ impl Process {
     }
 
     /// Shows a config on the admin listener, gives the log writer its sinks and the resolver its names, and lets the
-    /// shards have the addresses of new names before the config that uses them.
-    pub(crate) fn publish(&mut self, description: Description, digest: String) {
-        let Description { version, listeners, names, titles, dns, checks, dump } = description;
+    /// shards have the addresses of new names before the config that uses them. Returns what an operator may drain, for
+    /// [`Self::adopt_drains`] once the shards have been told of the config.
+    #[must_use]
+    pub(crate) fn publish(&mut self, description: Description, digest: String) -> BTreeMap<String, Known> {
+        let Description { version, listeners, names, titles, dns, checks, endpoints, dump } = description;
         self.log.set_sinks(self.registry.sinks());
         {
             let mut state = admin::lock(&self.state);
@@ -185,6 +192,7 @@ impl Process {
         self.check(checks);
         self.resolve(dns);
         self.pass_on_addresses();
+        endpoints
     }
 
     /// Carries out a plan: closes first, so that a listener may change its address or two may swap theirs.
@@ -218,7 +226,7 @@ impl Process {
         self.end()
     }
 
-    fn is_draining(&self) -> bool {
+    pub(crate) fn is_draining(&self) -> bool {
         admin::lock(&self.state).phase == Phase::Draining
     }
 
@@ -249,6 +257,12 @@ impl Process {
             Event::ConfigChanged if self.reload == Wish::None => self.reload = Wish::IfChanged,
             // Seen by every turn of the loop.
             Event::ConfigChanged | Event::Resolved | Event::Checked | Event::ShardStarted(..) => {}
+            Event::Endpoint(order, answer) => {
+                // The client may have left.
+                match answer.send(self.change_endpoint(&order)) {
+                    Ok(()) | Err(_) => {}
+                }
+            }
             Event::Successor(give) => {
                 // The other thread has given up when this fails.
                 match give.send(self.bequest()) {
@@ -321,7 +335,8 @@ impl Process {
                 None
             }
         });
-        Bequest { sockets, admin, tickets: Some(self.tickets.bequest(Instant::now())) }
+        let tickets = Some(self.tickets.bequest(Instant::now()));
+        Bequest { sockets, admin, tickets, drained: self.drains.bequest() }
     }
 
     fn drain(&mut self, why: &str) {
@@ -445,6 +460,7 @@ impl Process {
     fn pass_on_addresses(&mut self) {
         let arrivals = std::mem::take(&mut *admin::lock(&self.arrivals));
         for (cluster, endpoints) in arrivals {
+            self.drains.found(&cluster, endpoints.iter().map(|endpoint| endpoint.address).collect());
             if let Some(checker) = &self.checker {
                 checker.found(&cluster, endpoints.iter().map(health::Peer::of).collect());
             }

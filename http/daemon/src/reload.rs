@@ -62,13 +62,14 @@ impl Process {
         })?;
         let version = description.version.clone();
         // Sinks and names first: lines and counters of the new config may come at once.
-        self.publish(description, digest);
+        let endpoints = self.publish(description, digest);
         let (close, open, groups) = plan.parts();
         close.into_iter().for_each(|listener| self.shards.tell_all(|| Command::Unlisten { listener }));
         let sizes = service::table_sizes(&self.registry);
         for (shard, snapshot) in snapshots.into_iter().enumerate() {
             self.shards.tell(shard, Command::Apply(Box::new(snapshot), sizes));
         }
+        self.adopt_drains(endpoints);
         self.applied += 1;
         self.may_retire = true;
         self.listen(open);

@@ -6,6 +6,7 @@
 //!           ◄── "N NAME" lines + descriptors of listening sockets, in messages of up to 64
 //!           ◄── "admin ADDRESS" + the descriptor of the admin listener
 //!           ◄── "tickets …", the session ticket keys
+//!           ◄── "drained …", endpoints that an operator drains
 //!           ◄── "end"
 //!   starts, accepts
 //!   "ready" ────────────────────────►  stops accepting, drains, exits
@@ -24,6 +25,7 @@ use core_runtime::handover;
 use core_runtime::net::ListeningSocket;
 use tls::SecretBytes;
 
+use crate::drains::Drains;
 use crate::{oplog, tickets};
 
 const PEER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,6 +40,8 @@ pub(crate) struct Bequest {
     /// The admin listener with its address as the command line has it.
     pub(crate) admin: Option<(String, OwnedFd)>,
     pub(crate) tickets: Option<SecretBytes>,
+    /// Endpoints that an operator drains, see `drains`.
+    pub(crate) drained: Vec<String>,
 }
 
 /// A predecessor that waits to hear that this process serves.
@@ -77,6 +81,8 @@ impl Bequest {
         let mismatch = || io::Error::new(io::ErrorKind::InvalidData, "names and descriptors do not match");
         if tickets::is_bequest(&text) {
             self.tickets = Some(SecretBytes::from_vec(text.into_bytes()));
+        } else if Drains::is_bequest(&text) {
+            self.drained.push(text);
         } else if let Some(address) = text.strip_prefix("admin ") {
             self.admin = Some((address.to_owned(), fds.pop().ok_or_else(mismatch)?));
         } else {
@@ -134,6 +140,9 @@ pub(crate) fn hand_over(stream: &UnixStream, bequest: &Bequest) -> io::Result<()
     if let Some(tickets) = &bequest.tickets {
         handover::send(stream, std::str::from_utf8(tickets.as_slice()).map_err(io::Error::other)?, &[])?;
     }
+    for drained in &bequest.drained {
+        handover::send(stream, drained, &[])?;
+    }
     handover::send(stream, "end", &[])
 }
 
@@ -178,7 +187,8 @@ mod tests {
             check_successor(&stream).expect("the same user");
             let admin = Some(("127.0.0.1:0".to_owned(), OwnedFd::from(admin)));
             let tickets = Some(SecretBytes::from_slice(b"tickets 1 secret"));
-            hand_over(&stream, &Bequest { sockets, admin, tickets }).expect("it reads");
+            let drained = vec!["drained\n10.0.0.1:1 u".to_owned()];
+            hand_over(&stream, &Bequest { sockets, admin, tickets, drained }).expect("it reads");
             wait_until_ready(&stream, Duration::from_secs(10)).expect("it is ready");
         });
         let (bequest, predecessor) = take_over(&path).expect("it hands over").expect("it is there");
@@ -189,6 +199,7 @@ mod tests {
         }
         assert_eq!(bequest.admin.as_ref().map(|(address, _)| address.as_str()), Some("127.0.0.1:0"));
         assert_eq!(bequest.tickets.as_ref().map(SecretBytes::as_slice), Some(&b"tickets 1 secret"[..]));
+        assert_eq!(bequest.drained, ["drained\n10.0.0.1:1 u"]);
         predecessor.ready();
         old.join().expect("the old process is content");
         TcpStream::connect(addresses[69]).expect("the sockets lived through it");

@@ -16,6 +16,7 @@ use crate::admin::{self, Facts, Phase, State};
 use crate::args::Options;
 use crate::config::{self, Compiled};
 use crate::describe::{self, Description, Titles};
+use crate::drains::Drains;
 use crate::ended::{Ended, StartError};
 use crate::events::{self, EVENTS_MAX, Early};
 use crate::listeners::{BindError, Plan, Sockets};
@@ -124,9 +125,13 @@ fn serve(
     let plan = plan_patiently(&sockets, &description, shards.count()).map_err(|error| {
         StartError::Bind(BindError { place: place_of(&sources, &error.listener), ..error })
     })?;
+    let drains = Drains::inherited(&bequest.drained);
+    let (shared, events_out) = (Arc::clone(&state), events_in.clone());
     let mut process =
-        Process::new(options, registry, tickets, sockets, shards, Arc::clone(&state), log, events_in.clone());
-    process.publish(description, digest);
+        Process::new(options, registry, tickets, sockets, shards, shared, log, events_out, drains);
+    let endpoints = process.publish(description, digest);
+    process.adopt_drains(endpoints);
+    process.pass_on_drains();
     process.open(plan);
     process.start_admin(bequest.admin)?;
     events::watch_signals(events_in.clone()).map_err(|e| StartError::System("signals", e))?;

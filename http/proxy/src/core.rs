@@ -36,6 +36,8 @@ pub enum Command {
     Resolved(crate::pool::Resolved),
     /// What health checks say of a cluster's endpoints.
     Checked(crate::pool::Checked),
+    /// What an operator drains of a cluster.
+    Drained(crate::pool::Drained),
     /// One more listening socket for a listener.
     Listen { listener: StatId, socket: ListeningSocket },
     /// Stop accepting for a listener. Connections that wait in the kernel's queue are taken first, under the

@@ -46,6 +46,7 @@ pub async fn run(
             }
             Some(Command::Resolved(resolved)) => core.clusters.resolved(resolved),
             Some(Command::Checked(checked)) => core.clusters.checked(checked),
+            Some(Command::Drained(drained)) => core.clusters.drained(drained),
             Some(Command::Adopt { listener, accepted }) => {
                 conn::adopt(&core, listener, accepted, Duration::ZERO)
             }

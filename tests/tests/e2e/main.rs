@@ -11,6 +11,7 @@ mod cors;
 mod dns;
 mod drain;
 mod early;
+mod endpoint;
 mod errors;
 mod forwarded;
 mod grpc;

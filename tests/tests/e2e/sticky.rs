@@ -317,3 +317,16 @@ fn rings_that_go_before_their_time_are_told() {
     ask(&proxy, Some(&cookie));
     proxy.wait_metrics("the session goes by the present ring", |m| fate(m, "ring_expired") == expired + 1.0);
 }
+
+#[test]
+fn sessions_stay_over_a_hot_restart() {
+    let origins = origins(3);
+    let mut proxy = Proxy::start(sticky(&addresses(&origins), by_key_a()));
+    let sessions: Vec<_> = (0..10).map(|_| begin(&proxy)).collect();
+    proxy.hot_restart();
+    for (at, cookie) in &sessions {
+        let again = ask(&proxy, Some(cookie));
+        assert_eq!((again.text(), set(&again)), (at.clone(), None), "both have the same ring");
+    }
+    proxy.wait_metrics("all were kept", |metrics| fate(metrics, "kept") == 10.0);
+}

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use core_runtime::shard::DriverKind;
 use http_balance::generations::Dropped;
 
+use crate::drains::Drained;
+
 /// What the main thread knows; the rest is read from the system when somebody asks.
 #[derive(Debug)]
 pub(crate) struct Facts {
@@ -25,6 +27,8 @@ pub(crate) struct Facts {
     pub(crate) series_overflow: Vec<(&'static str, u64)>,
     pub(crate) log_rows_lost: u64,
     pub(crate) sessions: SessionRings,
+    /// By an operator.
+    pub(crate) drained: Drained,
 }
 
 /// The rings of sticky sessions.
@@ -50,6 +54,7 @@ impl Facts {
             series_overflow: Vec::new(),
             log_rows_lost: 0,
             sessions: SessionRings::default(),
+            drained: Drained::default(),
         }
     }
 
@@ -82,7 +87,7 @@ impl Facts {
         for (family, count) in &self.series_overflow {
             page.line(format_args!("shard_series_overflow_total{{table=\"{family}\"}} {count}"));
         }
-        self.render_sessions(&mut page);
+        self.render_clusters(&mut page);
         page.value(
             "shard_log_rows_lost_total",
             "counter",
@@ -117,7 +122,19 @@ impl Facts {
         out.extend_from_slice(page.text.as_bytes());
     }
 
-    fn render_sessions(&self, page: &mut Page) {
+    fn render_clusters(&self, page: &mut Page) {
+        page.head(
+            "shard_cluster_endpoints_drained",
+            "gauge",
+            "Endpoints of a cluster that an operator drains while the process runs; clusters without one are left out.",
+        );
+        for (cluster, addresses) in &self.drained {
+            let count = addresses.len();
+            page.line(format_args!(
+                "shard_cluster_endpoints_drained{{cluster=\"{}\"}} {count}",
+                Escaped(cluster)
+            ));
+        }
         page.value(
             "shard_session_ring_points",
             "gauge",

@@ -2,9 +2,11 @@
 //!
 //! It runs on threads of its own. Metrics come from what the aggregator holds, so scraping never touches a reactor;
 //! lists of what is open are asked of the cores, which answer between two turns, bounded (`http_proxy::survey`).
-//! HTTP/1.1, GET only, one request per connection, nothing secret. On a hot restart the socket itself goes to the
+//! HTTP/1.1, one request per connection, nothing secret. What changes something is a POST, and answered on the unix
+//! socket only, whose file is its user's alone: a loopback address is open to everybody on the host. On a hot restart the socket itself goes to the
 //! successor, and the old process stops answering once that one serves.
 
+mod change;
 mod facts;
 mod pages;
 
@@ -14,6 +16,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -26,6 +29,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 pub(crate) use self::facts::Facts;
 use crate::describe::Titles;
 use crate::dns;
+use crate::events::Event;
 use crate::oplog;
 use crate::unix_socket::{self, Live};
 
@@ -72,6 +76,14 @@ pub(crate) struct Sources {
     pub(crate) state: Shared,
     pub(crate) shards: Vec<Sender<Command>>,
     pub(crate) resolver: Resolver,
+    pub(crate) events: SyncSender<Event>,
+}
+
+/// What the clients of a socket may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    Everything,
+    QuestionsOnly,
 }
 
 /// The running listener.
@@ -122,8 +134,15 @@ pub(crate) fn start(
                 stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
                 stream.set_write_timeout(Some(CLIENT_TIMEOUT))
             };
-            let serve =
-                move || serve_each(&listener, &woken, &sources, |l| l.accept().map(|(s, _)| s), limit);
+            let serve = move || {
+                serve_each(
+                    (&listener, Reach::Everything),
+                    &woken,
+                    &sources,
+                    |l| l.accept().map(|(s, _)| s),
+                    limit,
+                )
+            };
             (twin, spawn(serve)?)
         }
         Socket::Tcp(listener) => {
@@ -135,8 +154,15 @@ pub(crate) fn start(
                 stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
                 stream.set_write_timeout(Some(CLIENT_TIMEOUT))
             };
-            let serve =
-                move || serve_each(&listener, &woken, &sources, |l| l.accept().map(|(s, _)| s), limit);
+            let serve = move || {
+                serve_each(
+                    (&listener, Reach::QuestionsOnly),
+                    &woken,
+                    &sources,
+                    |l| l.accept().map(|(s, _)| s),
+                    limit,
+                )
+            };
             (twin, spawn(serve)?)
         }
     };
@@ -195,7 +221,7 @@ fn remove(path: Option<&Path>) {
 
 /// Accepts until the other end of `woken` is closed.
 fn serve_each<L: AsFd, S: Read + Write + Send + 'static>(
-    listener: &L,
+    (listener, reach): (&L, Reach),
     woken: &io::PipeReader,
     sources: &Sources,
     accept: impl Fn(&L) -> io::Result<S>,
@@ -211,7 +237,7 @@ fn serve_each<L: AsFd, S: Read + Write + Send + 'static>(
             return;
         }
         match accept(listener) {
-            Ok(stream) => serve_one(stream, sources, &clients, &limit),
+            Ok(stream) => serve_one((stream, reach), sources, &clients, &limit),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
             // Out of descriptors: the client waits in the queue meanwhile.
             Err(_) => std::thread::park_timeout(PAUSE),
@@ -220,7 +246,7 @@ fn serve_each<L: AsFd, S: Read + Write + Send + 'static>(
 }
 
 fn serve_one<S: Read + Write + Send + 'static>(
-    stream: S,
+    (stream, reach): (S, Reach),
     sources: &Sources,
     clients: &Arc<AtomicUsize>,
     limit: impl Fn(&S) -> io::Result<()>,
@@ -232,7 +258,7 @@ fn serve_one<S: Read + Write + Send + 'static>(
     let (sources, count) = (sources.clone(), Arc::clone(clients));
     let spawned = std::thread::Builder::new().name("admin-client".to_owned()).spawn(move || {
         // The client's side of a failure is the client's to see.
-        match answer(stream, &sources) {
+        match answer(stream, reach, &sources) {
             Ok(()) | Err(_) => {}
         }
         count.fetch_sub(1, Ordering::Relaxed);
@@ -242,16 +268,23 @@ fn serve_one<S: Read + Write + Send + 'static>(
     }
 }
 
-fn answer(mut stream: impl Read + Write, sources: &Sources) -> io::Result<()> {
+fn answer(mut stream: impl Read + Write, reach: Reach, sources: &Sources) -> io::Result<()> {
     let head = read_head(&mut stream)?;
     let line = head.split(|byte| *byte == b'\r' || *byte == b'\n').next().unwrap_or(&[]);
     let line = String::from_utf8_lossy(line);
     let mut words = line.split_ascii_whitespace();
     let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    let path = target.split('?').next().unwrap_or("");
-    let page = match method {
-        "GET" => pages::page(path, sources),
-        _ => pages::Page::text("405 Method Not Allowed", "GET only\n"),
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let page = match (method, change::action_of(path)) {
+        ("GET", None) => pages::page(path, sources),
+        ("POST", Some(action)) => match reach {
+            Reach::Everything => change::endpoint(action, query, sources),
+            Reach::QuestionsOnly => {
+                pages::Page::text("403 Forbidden", "ask on the unix socket: --admin unix:PATH\n")
+            }
+        },
+        (_, Some(_)) => pages::Page::text("405 Method Not Allowed", "POST only\n"),
+        (_, None) => pages::Page::text("405 Method Not Allowed", "GET only\n"),
     };
     let head = format!(
         "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",

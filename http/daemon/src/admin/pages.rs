@@ -26,7 +26,7 @@ impl Page {
         Self { status, content_type: "text/plain", body: body.as_bytes().to_vec() }
     }
 
-    fn json(value: &Value) -> Self {
+    pub(super) fn json(value: &Value) -> Self {
         Self { status: "200 OK", content_type: "application/json", body: format!("{value}\n").into_bytes() }
     }
 }
@@ -213,6 +213,9 @@ fn clusters(sources: &Sources) -> Value {
     let state = lock(&sources.state);
     let mut clusters: BTreeMap<u32, Vec<Value>> = BTreeMap::new();
     for ((cluster, address), sum) in sums {
+        let drained = state.titles.clusters.get(&cluster).and_then(|name| state.facts.drained.get(name));
+        let is_drained =
+            drained.is_some_and(|drained| address.parse().is_ok_and(|address| drained.contains(&address)));
         clusters.entry(cluster).or_default().push(json!({
             "address": address,
             "hostname": sum.hostname,
@@ -226,6 +229,7 @@ fn clusters(sources: &Sources) -> Value {
             "cores": sum.cores,
             "cores_available": sum.cores_available,
             "cores_draining": sum.cores_draining,
+            "drained_by_operator": is_drained,
             "cores_unhealthy": sum.cores_unhealthy,
             "cores_in_panic": sum.cores_in_panic,
             "ejected": sum.ejected.map(|(cause, cores, left)| json!({

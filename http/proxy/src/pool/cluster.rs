@@ -18,7 +18,7 @@ use core_runtime::clock;
 use http_balance::admission::{Admission, Applicant, Finished, Refusal, Ticket};
 use http_balance::breaker::BreakerState;
 use http_balance::cluster::EndpointView;
-use http_balance::endpoint::{Availability, ConnectionAdvice, Health};
+use http_balance::endpoint::{Availability, ConnectionAdvice, Health, Wanted};
 use http_balance::hashing::Placed;
 use http_balance::hedge::{self, HedgeRules, NoHedge};
 use http_balance::mirror::MirrorRoom;
@@ -26,6 +26,7 @@ use http_balance::retry::{self, Again, Attempted, BodyState, NoRetry, RetryRules
 use http_balance::shed::LoadSign;
 use http_balance::sticky::Session;
 use http_balance::{ClusterPlan, ClusterState, EndpointId, Event, NoEndpoint, Outcome, Pick, Slot, mix};
+use rustc_hash::FxHashSet;
 
 use super::Endpoint;
 use super::news::News;
@@ -221,6 +222,21 @@ impl Cluster {
                 state.set_health(slot, health, now);
             }
             state.refresh(settings.plan(), now, events);
+        });
+    }
+
+    /// Takes in which endpoints an operator drains, and which no more.
+    pub(super) fn set_drained(&self, drained: &FxHashSet<SocketAddr>) {
+        let settings = self.settings();
+        let (plan, now) = (settings.plan(), clock::now());
+        let wanted = |(slot, endpoint): (Slot, &Option<Rc<Endpoint>>)| {
+            let is_drained = drained.contains(&endpoint.as_ref()?.address);
+            Some((slot, if is_drained { Wanted::Drained } else { Wanted::AsConfigured }))
+        };
+        let all: Vec<_> = (0..).map(Slot).zip(self.endpoints.borrow().iter()).filter_map(wanted).collect();
+        self.with_state(&settings, |state, events| {
+            all.into_iter().for_each(|(slot, wanted)| state.ask(plan, slot, wanted, now));
+            state.refresh(plan, now, events);
         });
     }
 

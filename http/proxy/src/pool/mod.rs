@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use http_balance::endpoint::Health;
 use http_balance::{EndpointId, mix};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::core::LiveSnapshot;
 use crate::snapshot::{ClusterConfig, ClusterIndex, EndpointConfig, StatId};
@@ -43,12 +43,21 @@ pub struct Checked {
     pub endpoints: Vec<(SocketAddr, Health)>,
 }
 
+/// The endpoints of a cluster that an operator drains, all of them.
+#[derive(Debug)]
+pub struct Drained {
+    pub cluster: String,
+    pub addresses: Vec<SocketAddr>,
+}
+
 /// All clusters of this core, by name.
 #[derive(Debug)]
 pub(crate) struct Clusters {
     by_name: RefCell<FxHashMap<String, Rc<Cluster>>>,
     resolved: RefCell<FxHashMap<String, Vec<EndpointConfig>>>,
     checked: RefCell<FxHashMap<String, FxHashMap<SocketAddr, Health>>>,
+    /// Only clusters of which something is drained.
+    drained: RefCell<FxHashMap<String, FxHashSet<SocketAddr>>>,
     pub(crate) news: Rc<News>,
     seed: u64,
 }
@@ -70,6 +79,7 @@ impl Clusters {
             by_name: RefCell::default(),
             resolved: RefCell::default(),
             checked: RefCell::default(),
+            drained: RefCell::default(),
             news: Rc::default(),
             seed,
         }
@@ -97,12 +107,12 @@ impl Clusters {
         let settings = Settings::new(Rc::clone(snapshot), index, found);
         if let Some(cluster) = before {
             cluster.change(settings, found);
-            self.tell_health(&cluster, &config.name);
+            self.tell_state(&cluster, &config.name);
             return cluster;
         }
         let EndpointId(name) = EndpointId::of(config.name.as_bytes());
         let cluster = Cluster::new(settings, found, Rc::clone(&self.news), mix(self.seed, name));
-        self.tell_health(&cluster, &config.name);
+        self.tell_state(&cluster, &config.name);
         self.by_name.borrow_mut().insert(config.name.clone(), Rc::clone(&cluster));
         cluster
     }
@@ -131,8 +141,25 @@ impl Clusters {
         cluster.set_health(gone.chain(now.iter().map(|(address, health)| (*address, *health))));
     }
 
-    /// Endpoints that are new to a cluster may have been checked already.
-    fn tell_health(&self, cluster: &Cluster, name: &str) {
+    /// Takes over what an operator drains.
+    pub(crate) fn drained(&self, drained: Drained) {
+        let Drained { cluster: name, addresses } = drained;
+        let addresses: FxHashSet<_> = addresses.into_iter().collect();
+        if let Some(cluster) = self.by_name.borrow().get(&name) {
+            cluster.set_drained(&addresses);
+        }
+        if addresses.is_empty() {
+            self.drained.borrow_mut().remove(&name);
+        } else {
+            self.drained.borrow_mut().insert(name, addresses);
+        }
+    }
+
+    /// Endpoints that are new to a cluster may have been checked or drained already.
+    fn tell_state(&self, cluster: &Cluster, name: &str) {
+        if let Some(drained) = self.drained.borrow().get(name) {
+            cluster.set_drained(drained);
+        }
         if let Some(checked) = self.checked.borrow().get(name) {
             cluster.set_health(checked.iter().map(|(address, health)| (*address, *health)));
         }
@@ -150,11 +177,12 @@ impl Clusters {
 
     /// Drops the clusters that a new snapshot no longer names; requests in flight keep theirs to the end.
     pub(crate) fn forget_missing(&self, snapshot: &LiveSnapshot) {
-        let named: rustc_hash::FxHashSet<&str> = snapshot.clusters.iter().map(|c| c.name.as_str()).collect();
+        let named: FxHashSet<&str> = snapshot.clusters.iter().map(|c| c.name.as_str()).collect();
         self.by_name.borrow_mut().retain(|name, _| named.contains(name.as_str()));
         self.resolved.borrow_mut().retain(|name, _| named.contains(name.as_str()));
         self.checked.borrow_mut().retain(|name, _| named.contains(name.as_str()));
-        let stats: rustc_hash::FxHashSet<StatId> = snapshot.clusters.iter().map(|c| c.stat).collect();
+        self.drained.borrow_mut().retain(|name, _| named.contains(name.as_str()));
+        let stats: FxHashSet<StatId> = snapshot.clusters.iter().map(|c| c.stat).collect();
         self.news.forget(|cluster| stats.contains(&cluster));
     }
 
