@@ -10,7 +10,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use crate::buf::Scratch;
 use crate::driver::Driver;
+use crate::outbox::{self, Outgoing, Sent};
 
 /// What the kernel reported for a descriptor.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,13 +45,30 @@ impl Token {
 }
 
 #[derive(Debug, Default)]
-struct State {
+pub(crate) struct State {
     readable: Cell<bool>,
     writable: Cell<bool>,
     ended: Cell<bool>,
     failed: Cell<bool>,
     read_waker: RefCell<Option<Waker>>,
     write_waker: RefCell<Option<Waker>>,
+    pub(crate) outgoing: Outgoing,
+}
+
+impl State {
+    /// Sends what was posted, or goes on with it. A failure is found by the next read or write.
+    pub(crate) fn send(&self, fd: RawFd) {
+        match self.outgoing.send(fd) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable.set(false),
+            Err(_kept) => {
+                self.readable.set(true);
+                self.writable.set(true);
+                wake(&self.read_waker);
+                wake(&self.write_waker);
+            }
+        }
+    }
 }
 
 struct Slot {
@@ -87,12 +106,16 @@ pub(crate) fn with_driver<T>(f: impl FnOnce(&mut Driver) -> io::Result<T>) -> io
 
 /// Marks a registration ready and wakes who waits for it. Stale tokens are ignored.
 pub(crate) fn deliver(token: Token, events: Events) {
-    let state = TABLE.with(|table| {
+    let found = TABLE.with(|table| {
         let table = table.borrow();
         let slot = table.slots.get(usize::try_from(token.slot).ok()?)?;
-        if slot.generation == token.generation { slot.state.clone() } else { None }
+        if slot.generation == token.generation {
+            slot.state.clone().map(|state| (state, slot.fd))
+        } else {
+            None
+        }
     });
-    let Some(state) = state else { return };
+    let Some((state, fd)) = found else { return };
     if events.ended {
         state.ended.set(true);
     }
@@ -105,6 +128,9 @@ pub(crate) fn deliver(token: Token, events: Events) {
     }
     if events.writable || events.ended {
         state.writable.set(true);
+        if state.outgoing.state() == Sent::Some {
+            state.send(fd);
+        }
         wake(&state.write_waker);
     }
 }
@@ -194,19 +220,41 @@ impl Registered {
         let result = call(self.fd());
         match &result {
             Ok(got) if *got < room && !self.state.ended.get() => self.state.readable.set(false),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.state.readable.set(false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.state.readable.set(false);
+                if let Some(fault) = self.state.outgoing.fault() {
+                    return Err(fault);
+                }
+            }
             _ => {}
         }
         result
     }
 
-    /// Runs a write-like call and clears the writable flag when it would block.
+    /// Runs a write-like call behind what was posted, and clears the writable flag when it would block.
     pub(crate) fn write_with(&self, call: impl FnOnce(RawFd) -> io::Result<usize>) -> io::Result<usize> {
-        let result = call(self.fd());
+        let result = self.state.outgoing.send(self.fd()).and_then(|()| call(self.fd()));
         if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             self.state.writable.set(false);
         }
         result
+    }
+
+    /// Takes bytes to send when the turn ends; gives them back when earlier ones wait.
+    pub(crate) fn post(&self, bytes: Scratch) -> Result<(), Scratch> {
+        outbox::post(self.fd(), &self.state, bytes)
+    }
+
+    /// Sends what was posted, as much as the socket takes.
+    pub(crate) fn send_posted(&self) {
+        if self.state.outgoing.state() != Sent::All {
+            self.state.send(self.fd());
+        }
+    }
+
+    /// What was posted.
+    pub(crate) fn outgoing(&self) -> &Outgoing {
+        &self.state.outgoing
     }
 
     /// Marks the descriptor unreadable: for callers that saw `WouldBlock` themselves.
@@ -218,6 +266,7 @@ impl Registered {
 
     /// Takes the descriptor out of the reactor, to move it to another thread.
     pub(crate) fn into_fd(self) -> io::Result<OwnedFd> {
+        self.send_posted();
         // The registration ends with `self`; the duplicate is a descriptor of its own for the same socket.
         self.fd.try_clone()
     }
@@ -236,6 +285,8 @@ fn poll_flag(flag: &Cell<bool>, waker: &RefCell<Option<Waker>>, cx: &Context<'_>
 
 impl Drop for Registered {
     fn drop(&mut self) {
+        // What the socket does not take now goes with it.
+        self.send_posted();
         // Without a driver (the shard is gone) the kernel has dropped the registration with the ring.
         let _no_driver: io::Result<()> =
             with_driver(|driver| driver.deregister(self.fd.as_raw_fd(), self.token));

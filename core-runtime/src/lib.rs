@@ -17,6 +17,7 @@ pub mod histogram;
 mod io;
 pub mod mailbox;
 pub mod net;
+mod outbox;
 pub mod shard;
 pub mod stats;
 pub mod sync;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   ┌─► run ready tasks, then the late ones (exec)
+//!   │   send what they posted (outbox)
 //!   │   statistics of the turn
 //!   │   wait for the kernel: not at all if tasks are ready, else until the next timer (driver)
 //!   │   read the clock, fire timers, deliver events (clock, timer, io)
@@ -19,7 +20,7 @@ use crate::clock::Epoch;
 use crate::driver::Driver;
 pub use crate::driver::{DriverChoice, DriverKind};
 use crate::histogram::Histogram;
-use crate::{affinity, exec, io as registry, timer};
+use crate::{affinity, exec, io as registry, outbox, timer};
 
 /// What one shard is started with.
 #[derive(Clone, Debug)]
@@ -113,6 +114,7 @@ fn turns(epoch: &Epoch, ended: &Cell<bool>) -> io::Result<()> {
     let mut turn_started = epoch.read();
     loop {
         exec::run_turn();
+        outbox::send_all();
         if ended.get() {
             return Ok(());
         }

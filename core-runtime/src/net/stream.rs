@@ -4,12 +4,13 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use super::pipe::Pipe;
-use crate::buf::Buf;
+use crate::buf::{Buf, Scratch};
 use crate::io::Registered;
+use crate::outbox::{POST_BYTES_MAX, Sent};
 use crate::sys;
 use crate::timer::Deadline;
 
@@ -126,6 +127,53 @@ impl TcpStream {
         self.io.write_with(|fd| sys::send_vectored(fd, slices))
     }
 
+    /// Takes bytes that the reactor sends when the turn ends, in a row with those of other sockets. Whatever is written
+    /// later comes behind them. That they are lost is told by the next read or write. At most 32 KiB.
+    ///
+    /// # Errors
+    /// The bytes, when they are too many, earlier ones have not left, or the socket takes none.
+    pub fn post(&self, bytes: Scratch) -> Result<(), Scratch> {
+        if bytes.len() > POST_BYTES_MAX { Err(bytes) } else { self.io.post(bytes) }
+    }
+
+    /// Ready when everything that was posted has left or leaves with this turn.
+    ///
+    /// # Errors
+    /// What the socket said when it was sent.
+    pub fn poll_posted(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        match self.io.outgoing().state() {
+            Sent::WithTheTurn => Poll::Ready(Ok(())),
+            Sent::All => Poll::Ready(self.io.outgoing().fault().map_or(Ok(()), Err)),
+            Sent::Some => self.poll_sent(cx),
+        }
+    }
+
+    /// Ready when the socket has everything that was posted.
+    ///
+    /// # Errors
+    /// What the socket said when it was sent.
+    pub fn poll_sent(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if self.io.outgoing().state() != Sent::All {
+                ready!(self.io.poll_writable(cx));
+            }
+            match self.io.write_with(|_fd| Ok(0)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return Poll::Ready(other.map(drop)),
+            }
+        }
+    }
+
+    /// Whether a post was lost without a byte of it having left.
+    pub fn has_lost_post(&self) -> bool {
+        self.io.outgoing().has_lost_all()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn io_state(&self) -> Sent {
+        self.io.outgoing().state()
+    }
+
     /// Moves up to `bytes_max` received bytes into an empty pipe without copying them; 0 is the end of the stream.
     ///
     /// # Errors
@@ -146,6 +194,9 @@ impl TcpStream {
     /// Whether an idle connection is fit for another request: alive, with nothing to read. Costs a system call
     /// only when an event came in since the last read.
     pub fn is_quiet(&self) -> bool {
+        if self.io.outgoing().state() == Sent::Some || self.io.outgoing().fault().is_some() {
+            return false;
+        }
         if !self.io.is_readable() {
             return true;
         }
@@ -158,11 +209,12 @@ impl TcpStream {
         }
     }
 
-    /// Ends the sending direction (FIN).
+    /// Ends the sending direction (FIN), behind what was posted as far as the socket takes it.
     ///
     /// # Errors
     /// What the kernel says, e.g. when the peer has reset the connection.
     pub fn shutdown_write(&self) -> io::Result<()> {
+        self.io.send_posted();
         sys::shutdown_write(self.io.fd())
     }
 

@@ -88,6 +88,14 @@ impl Transport {
         }
     }
 
+    /// Hands plain bytes over, to leave when the turn ends; what is left is to be written.
+    pub(crate) fn post(&mut self, bytes: &mut Option<Scratch>) -> bool {
+        match self {
+            Self::Plain(tcp) => post(tcp, bytes),
+            Self::Tls(_) => false,
+        }
+    }
+
     /// Writes some of the slices, in order. Empty slices are allowed, not all of them.
     pub(crate) fn poll_write_vectored(
         &mut self,
@@ -149,10 +157,10 @@ impl Transport {
         }
     }
 
-    /// Ready when nothing that was written waits above the socket.
+    /// Ready when everything that was written has left or leaves with this turn.
     pub(crate) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
-            Self::Plain(_) => Poll::Ready(Ok(())),
+            Self::Plain(tcp) => tcp.poll_posted(cx),
             Self::Tls(stream) => stream.poll_drain(cx),
         }
     }
@@ -188,6 +196,7 @@ impl Transport {
         if let Self::Tls(stream) = self {
             ready!(stream.poll_drain(cx))?;
         }
+        ready!(self.tcp().poll_sent(cx))?;
         Poll::Ready(self.tcp().shutdown_write())
     }
 
@@ -203,6 +212,18 @@ impl Transport {
         match self {
             Self::Plain(tcp) => tcp.is_quiet(),
             Self::Tls(stream) => stream.is_quiet(),
+        }
+    }
+}
+
+/// Hands bytes over, to leave when the turn ends.
+fn post(tcp: &TcpStream, bytes: &mut Option<Scratch>) -> bool {
+    let Some(whole) = bytes.take() else { return false };
+    match tcp.post(whole) {
+        Ok(()) => true,
+        Err(refused) => {
+            *bytes = Some(refused);
+            false
         }
     }
 }
@@ -314,7 +335,10 @@ impl TlsStream {
     fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             self.seal();
-            let Some(sealed) = &self.sealed else { return Poll::Ready(Ok(())) };
+            if self.sealed_sent == 0 && post(&self.tcp, &mut self.sealed) {
+                continue;
+            }
+            let Some(sealed) = &self.sealed else { return self.tcp.poll_posted(cx) };
             let rest = sealed.get(self.sealed_sent..).unwrap_or(&[]);
             if rest.is_empty() {
                 self.sealed = None;

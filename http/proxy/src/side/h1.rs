@@ -32,6 +32,15 @@ enum Framing {
     Raw,
 }
 
+/// What has gone out of the message that is being sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Written {
+    Nothing,
+    /// Its beginning, which may have been posted and lost.
+    Once,
+    More,
+}
+
 /// Rests of bodies below it are copied: two calls more cost as much as the copy.
 const PIPED_BYTES_MIN: usize = 32 * 1024;
 
@@ -48,8 +57,7 @@ pub(crate) struct H1Side {
     framing: Framing,
     /// `End` was taken and, for `Raw`, FIN is still to be sent.
     end_wanted: bool,
-    /// Bytes of the current message that the socket took.
-    has_written: bool,
+    written: Written,
     /// The message that is being sent is the last of the connection.
     is_last: bool,
 }
@@ -66,7 +74,7 @@ impl H1Side {
             output: Output::default(),
             framing: Framing::Nothing,
             end_wanted: false,
-            has_written: false,
+            written: Written::Nothing,
             is_last: false,
         })
     }
@@ -276,7 +284,7 @@ impl H1Side {
             .map_err(|_refused| SideError::NotWritable)?;
         self.framing = framing_for(framing.body);
         self.end_wanted = false;
-        self.has_written = false;
+        self.written = Written::Nothing;
         Ok(())
     }
 
@@ -317,7 +325,12 @@ impl H1Side {
             }
             result = self.transport.poll_flush(cx);
         }
-        self.has_written |= was_waiting && !matches!(result, Poll::Ready(Err(_)));
+        if was_waiting && !matches!(result, Poll::Ready(Err(_))) {
+            self.written = match self.written {
+                Written::Nothing => Written::Once,
+                Written::Once | Written::More => Written::More,
+            };
+        }
         result.map_err(SideError::from)
     }
 
@@ -419,7 +432,11 @@ impl H1Side {
 
     /// Whether the socket took any byte of the request that is being sent.
     pub(crate) fn has_written(&self) -> bool {
-        self.has_written
+        match self.written {
+            Written::Nothing => false,
+            Written::Once => !self.transport.tcp().has_lost_post(),
+            Written::More => true,
+        }
     }
 
     /// Whether the incoming message has been received to its end.

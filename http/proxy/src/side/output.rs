@@ -59,6 +59,9 @@ impl Output {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         while !self.is_empty() {
+            if self.chunk.is_none() && self.staged_sent == 0 && transport.post(&mut self.staged) {
+                return Poll::Ready(Ok(()));
+            }
             let staged = self.staged.as_ref().and_then(|s| s.get(self.staged_sent..)).unwrap_or(&[]);
             let behind = self.behind.as_ref().and_then(|s| s.get(self.behind_sent..)).unwrap_or(&[]);
             let sent = match &mut self.chunk {
