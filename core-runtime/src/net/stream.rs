@@ -164,6 +164,11 @@ impl TcpStream {
         }
     }
 
+    /// Whether the socket took only a part of what was posted.
+    pub fn is_full(&self) -> bool {
+        self.io.outgoing().state() == Sent::Some
+    }
+
     /// Whether a post was lost without a byte of it having left.
     pub fn has_lost_post(&self) -> bool {
         self.io.outgoing().has_lost_all()
@@ -194,7 +199,7 @@ impl TcpStream {
     /// Whether an idle connection is fit for another request: alive, with nothing to read. Costs a system call
     /// only when an event came in since the last read.
     pub fn is_quiet(&self) -> bool {
-        if self.io.outgoing().state() == Sent::Some || self.io.outgoing().fault().is_some() {
+        if self.is_full() || self.io.outgoing().fault().is_some() {
             return false;
         }
         if !self.io.is_readable() {

@@ -175,6 +175,25 @@ fn c26_a_client_that_does_not_read() {
     });
 }
 
+/// Each response leaves in one piece while there is room; together they fill every buffer on the way.
+#[test]
+fn c26_a_client_that_does_not_read_its_short_responses() {
+    const RESPONSES: usize = 8_000;
+    let body = "x".repeat(8 << 10);
+    let origin = Origin::replying(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
+    let proxy = Proxy::start(impatient(&origin));
+    let mut client = proxy.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n".repeat(RESPONSES));
+    proxy.wait_metrics("the client is given up", |metrics| {
+        metrics.sum("shard_reasons_total", &[("reason", "client_slow")]) >= 1.0
+    });
+    let metrics = proxy.metrics();
+    let count = |reason: &str| metrics.sum("shard_reasons_total", &[("reason", reason)]);
+    assert!(count("ok") > 100.0, "{} responses before the buffers were full", count("ok"));
+    assert!(count("upstream_timeout_idle") < 1.0, "the backend is not to blame");
+    assert!(count("ok") + count("client_slow") < 8_000.0, "the rest was not asked for");
+}
+
 #[test]
 fn c26_slow_clients_do_not_slow_others() {
     let origin = origin::echo();

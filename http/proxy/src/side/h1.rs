@@ -310,7 +310,7 @@ impl H1Side {
     }
 
     pub(crate) fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), SideError>> {
-        if self.output.has_room() {
+        if self.output.has_room() && !self.transport.tcp().is_full() {
             return Poll::Ready(Ok(()));
         }
         self.poll_write_out(cx)
