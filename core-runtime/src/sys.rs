@@ -7,15 +7,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-use libc::{c_int, c_void, socklen_t};
+use libc::{c_int, c_void, sockaddr, socklen_t};
 
 /// Maps the -1 convention to `io::Error`.
 fn check(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-fn check_size(result: isize) -> io::Result<usize> {
-    usize::try_from(result).map_err(|_negative| io::Error::last_os_error())
+fn check_size(result: impl TryInto<usize>) -> io::Result<usize> {
+    result.try_into().map_err(|_negative| io::Error::last_os_error())
 }
 
 fn size_of_socklen<T>() -> socklen_t {
@@ -77,11 +77,11 @@ impl RawAddr {
         raw
     }
 
-    fn as_ptr(&self) -> *const libc::sockaddr {
+    fn as_ptr(&self) -> *const sockaddr {
         (&raw const self.storage).cast()
     }
 
-    fn as_mut_ptr(&mut self) -> *mut libc::sockaddr {
+    fn as_mut_ptr(&mut self) -> *mut sockaddr {
         (&raw mut self.storage).cast()
     }
 
@@ -146,9 +146,14 @@ pub(crate) fn local_addr(fd: &impl AsRawFd) -> io::Result<SocketAddr> {
     raw.to_socket_addr().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
 }
 
+// Reading and sending are bare system calls: the wrappers of libc are cancellation points, for which they keep books in
+// every call of a process with threads, though no thread of ours is ever cancelled.
+
 pub(crate) fn recv(fd: RawFd, into: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: pointer and length describe `into`, which the kernel only writes to.
-    check_size(unsafe { libc::recv(fd, into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) })
+    let (fd, flags) = (libc::c_long::from(fd), libc::c_long::from(libc::MSG_DONTWAIT));
+    let (at, len, none) = (into.as_mut_ptr(), into.len(), ptr::null::<sockaddr>());
+    // SAFETY: pointer and length describe `into`, which the kernel only writes to; it is asked for no address.
+    check_size(unsafe { libc::syscall(libc::SYS_recvfrom, fd, at, len, flags, none, none) })
 }
 
 /// Whether a byte, an end or an error waits: `Ok(0)` is the end of the stream, `WouldBlock` a quiet live one.
@@ -160,9 +165,10 @@ pub(crate) fn peek(fd: RawFd) -> io::Result<usize> {
 }
 
 pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
-    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: pointer and length describe `bytes`, which the kernel only reads.
-    check_size(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), flags) })
+    let (fd, flags) = (libc::c_long::from(fd), libc::c_long::from(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL));
+    let (at, len, none) = (bytes.as_ptr(), bytes.len(), ptr::null::<sockaddr>());
+    // SAFETY: pointer and length describe `bytes`, which the kernel only reads; it is given no address.
+    check_size(unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, none, none) })
 }
 
 pub(crate) fn send_vectored(fd: RawFd, slices: &[io::IoSlice<'_>]) -> io::Result<usize> {
