@@ -160,13 +160,14 @@ impl Fields {
     /// `FieldError` when the value holds a CTL byte other than HTAB (RFC 9110 §5.5), when `id` is `Other`, or
     /// when the list is full.
     pub fn push(&mut self, id: FieldId, value: &[u8]) -> Result<(), FieldError> {
-        let start = id.line_start().as_bytes();
-        if start.is_empty() {
+        let start = id.line_start();
+        if start.len == 0 {
             return Err(FieldError);
         }
-        let at = self.begin_line(start.len() + value.len() + LINE_END.len())?;
-        self.arena.extend_from_slice(start);
-        self.end_line(id, at, start.len() - usize::from(PLAIN_GAP), value)
+        let at = self.begin_line(start.len + value.len() + LINE_END.len())?;
+        self.arena.extend_from_slice(&start.bytes);
+        self.arena.truncate(at + start.len);
+        self.end_line(id, at, start.len - usize::from(PLAIN_GAP), value)
     }
 
     /// Appends a field by name in any case; the name is stored lower case.

@@ -19,14 +19,16 @@ impl Decimal {
         let mut digits = [b'0'; Self::DIGITS_MAX];
         let mut at = Self::DIGITS_MAX;
         let mut rest = number;
-        loop {
-            at -= 1;
-            digits[at] = digit(rest % 10);
-            rest /= 10;
-            if rest == 0 {
-                return Self { digits, at };
-            }
+        while rest >= 10 {
+            at -= 2;
+            [digits[at], digits[at + 1]] = two_digits(rest % 100);
+            rest /= 100;
         }
+        if rest > 0 || at == Self::DIGITS_MAX {
+            at -= 1;
+            digits[at] = digit(rest);
+        }
+        Self { digits, at }
     }
 
     pub fn as_bytes(&self) -> &[u8] {
@@ -70,24 +72,44 @@ fn digit(number: u64) -> u8 {
     b'0' + u8::try_from(number).unwrap_or(0)
 }
 
+/// Of a number below 100.
+fn two_digits(number: u64) -> [u8; 2] {
+    /// 00 to 99.
+    static PAIRS: [[u8; 2]; 100] = {
+        let mut pairs = [[b'0'; 2]; 100];
+        let mut at = 1;
+        while at < 100 {
+            let [tens, ones] = pairs[at - 1];
+            pairs[at] = if ones == b'9' { [tens + 1, b'0'] } else { [tens, ones + 1] };
+            at += 1;
+        }
+        pairs
+    };
+    PAIRS[usize::try_from(number).map_or(0, |number| number % 100)]
+}
+
 /// Appends an address.
 pub fn push_address(out: &mut Vec<u8>, address: IpAddr) {
     match address {
         IpAddr::V4(v4) => {
-            let mut text = [0u8; 16];
+            let mut text = [b'.'; 16];
             let mut len = 0;
             for octet in v4.octets() {
-                let digits = [octet / 100, octet / 10 % 10, octet % 10];
-                let leading_zeros = usize::from(octet < 100) + usize::from(octet < 10);
-                for digit in digits.into_iter().skip(leading_zeros) {
-                    text[len] = b'0' + digit;
+                if octet >= 100 {
+                    text[len] = b'0' + octet / 100;
                     len += 1;
                 }
-                text[len] = b'.';
-                len += 1;
+                if octet >= 10 {
+                    text[len] = b'0' + octet / 10 % 10;
+                    len += 1;
+                }
+                text[len] = b'0' + octet % 10;
+                len += 2;
             }
-            // All but the last dot.
-            out.extend_from_slice(text.get(..len - 1).unwrap_or(&[]));
+            // All but the last dot. A copy of one size is quicker than one of the right size.
+            let end = out.len() + len - 1;
+            out.extend_from_slice(&text);
+            out.truncate(end);
         }
         IpAddr::V6(v6) => write!(out, "{v6}").expect("a Vec takes every byte"),
     }

@@ -72,6 +72,27 @@ const fn key_of(name: &str) -> u128 {
     u128::from_le_bytes(bytes)
 }
 
+/// Bits of a [`FieldSet`].
+const IDS_MAX: usize = 64;
+
+/// A name, a colon and a blank, in room of one size: copied without asking how long they are.
+#[derive(Clone, Copy)]
+pub(super) struct LineStart {
+    pub(super) bytes: [u8; Self::ROOM],
+    pub(super) len: usize,
+}
+
+impl LineStart {
+    pub(super) const ROOM: usize = 32;
+
+    const fn of(text: &[u8]) -> Self {
+        let mut bytes = [0; Self::ROOM];
+        let (start, _) = bytes.split_at_mut(text.len());
+        start.copy_from_slice(text);
+        Self { bytes, len: text.len() }
+    }
+}
+
 macro_rules! known_names {
     ($($length:literal: [$($name:literal => $id:ident),+],)*) => {
         impl FieldId {
@@ -105,11 +126,17 @@ macro_rules! known_names {
                 match self { $($(Self::$id => $name,)+)* Self::Other => "" }
             }
 
-            /// The beginning of its line: the name, a colon and a blank; empty for `Other`.
-            pub(super) const fn line_start(self) -> &'static str {
-                match self { $($(Self::$id => concat!($name, ": "),)+)* Self::Other => "" }
+            /// The beginning of its line; empty for `Other`.
+            pub(super) fn line_start(self) -> &'static LineStart {
+                &LINE_STARTS[self as usize]
             }
         }
+
+        static LINE_STARTS: [LineStart; IDS_MAX] = {
+            let mut starts = [LineStart { bytes: [0; LineStart::ROOM], len: 0 }; IDS_MAX];
+            $($(starts[FieldId::$id as usize] = LineStart::of(concat!($name, ": ").as_bytes());)+)*
+            starts
+        };
 
         #[cfg(test)]
         const KNOWN: &[(usize, &str, FieldId)] = &[$($(($length, $name, FieldId::$id),)+)*];

@@ -147,11 +147,7 @@ pub fn write_response_head(
         if head.status == 101 { Some(head.protocol().ok_or(WriteError::BadUpgrade)?) } else { None };
     let (length, sent) = plan_response(head, framing);
     out.reserve(head.fields.wire_bytes_max() + 256);
-    out.extend_from_slice(b"HTTP/1.1 ");
-    push_number(out, u64::from(head.status));
-    out.push(b' ');
-    out.extend_from_slice(reason_phrase(head.status));
-    out.extend_from_slice(b"\r\n");
+    write_status_line(out, head.status);
     head.fields.write_lines(FieldSet::WRITTEN_BY_CODEC, out);
     write_length(out, length);
     let option = match (head.is_interim(), sent.persistence, framing.client_version) {
@@ -164,6 +160,19 @@ pub fn write_response_head(
     write_connection(out, [option, None], protocol);
     out.extend_from_slice(b"\r\n");
     Ok(sent)
+}
+
+fn write_status_line(out: &mut Vec<u8>, status: u16) {
+    // What nearly every answer begins with.
+    if status == 200 {
+        out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+        return;
+    }
+    out.extend_from_slice(b"HTTP/1.1 ");
+    push_number(out, u64::from(status));
+    out.push(b' ');
+    out.extend_from_slice(reason_phrase(status));
+    out.extend_from_slice(b"\r\n");
 }
 
 /// RFC 9112 §6.3 from the sender's side.
