@@ -180,11 +180,14 @@ async fn next_request(
         return Err(NoRequest::Over(reason));
     }
     let began_at = clock::now();
-    wait.set(began_at + patience.head);
+    let mut is_timed = false;
     let mut request = core.take_request();
     let meta = poll_fn(|cx| {
         if let Poll::Ready(result) = side.poll_request_head(cx, info.scheme, &mut request.head) {
             return Poll::Ready(result.map_err(head_error));
+        }
+        if !std::mem::replace(&mut is_timed, true) {
+            wait.set(began_at + patience.head);
         }
         wait.poll_expired(cx).map(|()| Err(NoRequest::Refuse(Reason::HeaderTimeout)))
     })

@@ -1,5 +1,6 @@
 //! Stop 10: a connection to the endpoint, from the pool or new, and the request's head on it.
 
+use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -43,7 +44,12 @@ impl Exchange<'_> {
     ) -> Result<(Side, Held), (Reason, Cause)> {
         match lease.protocol() {
             UpstreamProtocol::Http1 => {
-                let opened = self.unless_gone(pool::check_out(lease, fresh)).await;
+                let reused = if fresh == Fresh::No { pool::reuse(lease) } else { None };
+                let opened = match reused {
+                    Some(reused) => Ok(reused),
+                    // Boxed: a request that finds a connection does not carry what dialling needs.
+                    None => self.unless_gone(Box::pin(pool::dial_new(lease))).await,
+                };
                 let (mut side, ticket) = opened.map_err(connect_failed)?;
                 upgrade::ask_over_h1(&mut self.request.head, self.core.random(), self.core.random());
                 // What follows an upgrade is the tunnel, not a body.
@@ -65,9 +71,8 @@ impl Exchange<'_> {
     /// (C20).
     pub(super) async fn unless_gone<T>(
         &mut self,
-        open: impl Future<Output = Result<T, Reason>>,
+        mut open: Pin<Box<impl Future<Output = Result<T, Reason>>>>,
     ) -> Result<T, Reason> {
-        let mut open = std::pin::pin!(open);
         std::future::poll_fn(|cx| {
             if self.downstream.poll_gone(cx).is_ready() {
                 return Poll::Ready(Err(Reason::ClientReset));
@@ -81,10 +86,13 @@ impl Exchange<'_> {
     }
 
     pub(super) async fn open_stream(&mut self, lease: &Lease) -> Result<(Side, Held), (Reason, Cause)> {
-        let stream = self.unless_gone(H2Lease::take(lease)).await.map_err(connect_failed)?;
+        let stream = match H2Lease::take_now(lease) {
+            Some(stream) => stream,
+            None => self.unless_gone(Box::pin(H2Lease::take(lease))).await.map_err(connect_failed)?,
+        };
         let is_upgrade = self.request.head.protocol().is_some();
         if is_upgrade {
-            self.unless_gone(stream.settled(&lease.settings)).await.map_err(connect_failed)?;
+            self.unless_gone(Box::pin(stream.settled(&lease.settings))).await.map_err(connect_failed)?;
             if !stream.knows_extended_connect() {
                 return Err((Reason::UpgradeRefused, Cause::Response));
             }

@@ -18,7 +18,7 @@ use super::respond::INTERIM_RESPONSES_MAX;
 use crate::chunk::Chunk;
 use crate::core::Core;
 use crate::fault::{self, Phase};
-use crate::pool::{self, Fresh, H2Lease, Lease};
+use crate::pool::{self, H2Lease, Lease};
 use crate::reason::Reason;
 use crate::side::{BodyEvent, ResponseInfo, Side, SideError};
 use crate::snapshot::UpstreamProtocol;
@@ -72,7 +72,10 @@ impl Detached {
     async fn open(&self) -> Result<(Side, Held), Lost> {
         match self.lease.protocol() {
             UpstreamProtocol::Http1 => {
-                let opened = pool::check_out(&self.lease, Fresh::No).await;
+                let opened = match pool::reuse(&self.lease) {
+                    Some(reused) => Ok(reused),
+                    None => pool::dial_new(&self.lease).await,
+                };
                 self.count_opened(opened.as_ref().map(|(_, ticket)| ticket.is_reused).map_err(|r| *r));
                 let (mut side, ticket) = opened.map_err(not_connected)?;
                 let framing = RequestFraming {

@@ -63,8 +63,9 @@ impl Exchange<'_> {
             if interim_responses > INTERIM_RESPONSES_MAX {
                 return Err(self.give_up(Reason::UpstreamBadInterim));
             }
-            self.pass_interim().await?;
-            (info, upload) = self.next_head(upstream, upload, idle, route).await?;
+            // Boxed: they are rare, and every other exchange would carry what they need.
+            Box::pin(self.pass_interim()).await?;
+            (info, upload) = Box::pin(self.next_head(upstream, upload, idle, route)).await?;
         }
         lease.goes(self.response_outcome(), clock::now().saturating_sub(sent_at), self.load_sign());
         let is_tunnel =
@@ -90,7 +91,7 @@ impl Exchange<'_> {
         let tunnel_idle = IdleLimits { downstream: idle.upstream, upstream: idle.upstream };
         let limits = if is_tunnel { tunnel_idle } else { idle };
         let mut relay = Relay::new(self.downstream, upstream, upload, unlimited, limits, &self.timers.idle);
-        let result = if is_tunnel { relay.until_both_end().await } else { relay.until_end().await };
+        let result = if is_tunnel { Box::pin(relay.until_both_end()).await } else { relay.until_end().await };
         let request_is_over = relay.has_sent_request();
         let grpc_status = relay.response.grpc_status;
         self.outcome.response_bytes = relay.response.bytes;

@@ -61,31 +61,29 @@ pub(crate) struct Ticket {
     count: OpenCount,
 }
 
-/// Takes a pooled connection out, or dials a new one. `fresh` says not to take a pooled one.
-///
-/// # Errors
-/// `UpstreamPoolFull` at the bound, else why dialling failed.
-pub(crate) async fn check_out(lease: &Lease, fresh: Fresh) -> Result<(Box<H1Side>, Ticket), Reason> {
-    let pool = &lease.endpoint.h1;
-    while fresh == Fresh::No
-        && let Some(mut idle) = pool.pop()
-    {
+/// Takes a pooled connection out that is alive and silent.
+pub(crate) fn reuse(lease: &Lease) -> Option<(Box<H1Side>, Ticket)> {
+    while let Some(mut idle) = lease.endpoint.h1.pop() {
         if idle.side.is_quiet() {
             let ticket =
                 Ticket { is_reused: true, connect: None, requests: idle.requests, count: idle.count };
-            return Ok((idle.side, ticket));
+            return Some((idle.side, ticket));
         }
     }
-    if pool.open.get() >= lease.settings.config().pool.connections_max {
-        return Err(Reason::UpstreamPoolFull);
-    }
-    let count = OpenCount::new(&pool.open);
-    let (transport, connect) = dial::dial(&lease.settings, &lease.endpoint).await?;
+    None
+}
+
+/// Dials a connection that may go to the pool later.
+///
+/// # Errors
+/// `UpstreamPoolFull` at the bound, else why dialling failed.
+pub(crate) async fn dial_new(lease: &Lease) -> Result<(Box<H1Side>, Ticket), Reason> {
+    let (transport, connect, count) = dial_own(lease).await?;
     let ticket = Ticket { is_reused: false, connect: Some(connect), requests: 0, count };
     Ok((H1Side::new(transport, RESPONSE_LIMITS), ticket))
 }
 
-/// Dials a connection for bytes as they are; it counts as one of the endpoint's and never returns to the pool.
+/// Dials a connection for bytes as they are; it counts as one of the endpoint's.
 ///
 /// # Errors
 /// `UpstreamPoolFull` at the bound, else why dialling failed.

@@ -84,22 +84,32 @@ impl H2Lease {
     /// # Errors
     /// `UpstreamPoolFull` when no stream ended within the connect timeout, else why dialling failed.
     pub(crate) async fn take(lease: &Lease) -> Result<Self, Reason> {
+        if let Some(stream) = Self::take_now(lease) {
+            return Ok(stream);
+        }
         let pool = &lease.endpoint.h2;
         if pool.line.borrow().is_empty()
-            && let Some(mut connection) = pool.best()
+            && let Some(connection) = pool.best()
         {
-            if connection.streams.get() == 0 && connection.link.has_input() {
-                // An end or a GOAWAY may have come while it was idle: its task looks first (C19, C22).
-                connection.link.wake_task();
-                core_runtime::yield_now().await;
-                match pool.best() {
-                    Some(after) => connection = after,
-                    None => return Self::in_line(lease).await,
-                }
+            connection.link.wake_task();
+            core_runtime::yield_now().await;
+            if let Some(connection) = pool.best() {
+                return Ok(Self::on(connection, &lease.settings, &lease.endpoint));
             }
-            return Ok(Self::on(connection, &lease.settings, &lease.endpoint));
         }
         Self::in_line(lease).await
+    }
+
+    /// A place that is free at once on a connection that needs no look.
+    pub(crate) fn take_now(lease: &Lease) -> Option<Self> {
+        let pool = &lease.endpoint.h2;
+        if !pool.line.borrow().is_empty() {
+            return None;
+        }
+        let connection = pool.best()?;
+        // An end or a GOAWAY may have come while it was idle: its task looks first (C19, C22).
+        let is_doubtful = connection.streams.get() == 0 && connection.link.has_input();
+        (!is_doubtful).then(|| Self::on(connection, &lease.settings, &lease.endpoint))
     }
 
     async fn in_line(lease: &Lease) -> Result<Self, Reason> {

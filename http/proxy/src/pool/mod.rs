@@ -24,7 +24,7 @@ use crate::snapshot::{ClusterConfig, ClusterIndex, EndpointConfig, StatId};
 
 pub use self::cluster::Condition;
 pub(crate) use self::cluster::{Admitted, Cluster, Lease, Seat, Settings};
-pub(crate) use self::h1::{Fresh, OpenCount, RESPONSE_LIMITS, Ticket, check_out, dial_own, give_back};
+pub(crate) use self::h1::{Fresh, OpenCount, RESPONSE_LIMITS, Ticket, dial_new, dial_own, give_back, reuse};
 pub(crate) use self::h2::H2Lease;
 pub use self::news::LINES_MAX;
 pub(crate) use self::news::News;
