@@ -27,7 +27,7 @@ use crate::side::{BodyEvent, Side, SideError};
 use crate::upgrade;
 
 /// Body bytes kept for a second attempt. A longer request is not sent again.
-const REPLAY_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const REPLAY_BYTES_MAX: usize = 64 * 1024;
 
 /// One direction of an exchange.
 #[derive(Debug, Default)]
@@ -180,6 +180,21 @@ impl Direction {
             Some(Replay::Lost) | None if self.bytes > 0 => None,
             Some(Replay::Lost) | None => Some(Self { has_ended: self.has_ended, copy, ..Self::default() }),
         }
+    }
+
+    /// The whole body, where all of it has come and is kept.
+    pub(crate) fn whole(&self) -> Option<(Bytes, Option<Fields>)> {
+        match self.replay.as_deref() {
+            Some(Replay::Kept { bytes, end: Some(trailers), .. }) => {
+                Some((Bytes::copy_from_slice(bytes), trailers.clone()))
+            }
+            Some(Replay::Kept { end: None, .. } | Replay::Lost) | None => None,
+        }
+    }
+
+    /// The same, whole, once another attempt than the one that it was for has sent it.
+    pub(crate) fn sent_otherwise(self) -> Self {
+        Self { bytes: self.bytes, copy: self.copy, has_flushed: true, ..Self::ended() }
     }
 
     /// What is left of the body for another attempt.
@@ -362,7 +377,8 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Sends the request on while it waits for what `poll_head` looks for on the upstream side.
+    /// Sends the request on while it waits for what `poll_head` looks for on the upstream side; it is shown the request
+    /// as far as it has come.
     ///
     /// # Errors
     /// The first thing that went wrong. A backend that stops reading is only an error once it does not answer
@@ -374,7 +390,7 @@ impl<'a> Relay<'a> {
         &mut self,
         deadline: &Deadline,
         response_timeout: Option<Duration>,
-        mut poll_head: impl FnMut(&mut Side, &mut Context<'_>) -> Poll<Result<T, SideError>>,
+        mut poll_head: impl FnMut(&mut Side, &Direction, &mut Context<'_>) -> Poll<Result<T, SideError>>,
     ) -> Result<T, RelayError> {
         let mut is_armed = false;
         poll_fn(|cx| {
@@ -382,7 +398,7 @@ impl<'a> Relay<'a> {
             if self.request.is_over() && !std::mem::replace(&mut is_armed, true) {
                 arm_no_later(deadline, response_timeout);
             }
-            match poll_head(self.upstream, cx) {
+            match poll_head(self.upstream, &self.request, cx) {
                 Poll::Ready(Ok(head)) => {
                     self.note_progress(1);
                     return Poll::Ready(Ok(head));

@@ -76,7 +76,9 @@ async fn until_head(
 ) -> Result<u16, RelayError> {
     let mut head = ResponseHead::default();
     relay
-        .until_head(deadline, Some(timeout), |side, cx| side.poll_response_head(cx, Method::Post, &mut head))
+        .until_head(deadline, Some(timeout), |side, _, cx| {
+            side.poll_response_head(cx, Method::Post, &mut head)
+        })
         .await?;
     Ok(head.status)
 }

@@ -125,8 +125,8 @@ fn only_what_may_be_made_twice_is_hedged() {
     for _ in 0..10 {
         client.send("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 0\r\n\r\n");
         assert_eq!(client.response("POST").status, 200);
-        client.send("PUT / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 2\r\n\r\nhi");
-        assert_eq!(client.response("PUT").status, 200);
+        client.send("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 2\r\n\r\nhi");
+        assert_eq!(client.response("POST").status, 200);
     }
     proxy.wait_metrics("none is hedged", |metrics| {
         metrics.sum("shard_cluster_attempts_total", &[("cluster", "app/u")]) == 20.0
@@ -138,6 +138,60 @@ fn only_what_may_be_made_twice_is_hedged() {
     proxy.wait_metrics("these are", |metrics| {
         metrics.sum("shard_cluster_attempts_total", &[("cluster", "app/u")]) >= 33.0
     });
+}
+
+/// An origin that tells what it got of each request after `time`, of `/quick` at once.
+fn slow_echo(time: Duration) -> Origin {
+    Origin::scripted(move |connection| {
+        while let Some(request) = connection.request() {
+            let is_slow = request.target != "/quick";
+            if is_slow && !connection.quiet_for(time) || !connection.echo(&request) {
+                return;
+            }
+        }
+    })
+}
+
+#[test]
+fn a_body_is_sent_twice_when_it_is_whole_and_small_enough() {
+    let origins = [slow_echo(Duration::from_millis(150)), slow_echo(Duration::from_millis(150))];
+    let proxy = hedging(by_chance(&origins.each_ref().map(Origin::address)), 50, Some("10ms"));
+    let mut client = proxy.connect();
+    let mut put = |body: &[u8]| {
+        client.send(format!("PUT / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n", body.len()));
+        client.send(body);
+        let response = client.response("PUT");
+        assert_eq!(response.json()["body_hash"], tests::message::hash(body));
+    };
+    // Too long to be kept.
+    (0..5).for_each(|_| put(&[b'x'; 65_537]));
+    let ended = |requests: f64| {
+        proxy.wait_metrics("all are counted", |metrics| {
+            metrics.sum("shard_cluster_requests_total", &[("cluster", "app/u")]) == requests
+        });
+        of(&proxy, "attempts")
+    };
+    assert_eq!(ended(5.0), 5.0);
+    (0..10u8).for_each(|n| put(&[n; 65_536]));
+    let before = ended(15.0);
+    assert!(before >= 19.0, "{before}");
+}
+
+#[test]
+fn a_body_that_is_still_coming_is_not_hedged() {
+    let origins = [slow_echo(Duration::from_millis(600)), slow_echo(Duration::from_millis(600))];
+    let proxy = hedging(by_chance(&origins.each_ref().map(Origin::address)), 50, Some("100ms"));
+    // The budget is a half of the requests so far.
+    (0..4).for_each(|_| assert_eq!(proxy.get("/quick").status, 200));
+    let begun = || origins.iter().map(|origin| origin.received_text().matches("half").count()).sum::<usize>();
+    let mut client = proxy.connect();
+    client.send("PUT / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n");
+    // The gap is the input: well beyond the delay of a hedge.
+    pause(Duration::from_millis(300));
+    assert_eq!(begun(), 1);
+    client.send("4\r\nrest\r\n0\r\n\r\n");
+    assert_eq!(client.response("PUT").json()["body_hash"], tests::message::hash(b"halfrest"));
+    wait_until("it is hedged then", PATIENCE, || begun() == 2);
 }
 
 #[test]
@@ -212,10 +266,14 @@ fn streams_of_http2_are_hedged_and_reset() {
         let mut client = H2Client::connect(proxy.address()).await;
         let mut answered = 0;
         for _ in 0..30 {
-            let answer = client.exchange(request("GET", "a.example", "/"), b"", None);
+            let answer = client.exchange(request("PUT", "a.example", "/"), b"body", None);
             // The budget is a half of the requests so far: the first ones may have none.
             if let Ok(answer) = tokio::time::timeout(Duration::from_secs(2), answer).await {
-                assert_eq!(answer.expect("an answer").status, 200);
+                let answer = answer.expect("an answer");
+                assert_eq!(
+                    (answer.status, &answer.json()["body_hash"]),
+                    (200, &json!(tests::message::hash(b"body")))
+                );
                 answered += 1;
             }
         }

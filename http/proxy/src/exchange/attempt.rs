@@ -48,8 +48,8 @@ struct Failure {
 enum Relayed {
     Answered(Next, ResponseInfo),
     Failed(Failure),
-    /// Its hedge was quicker.
-    Overtaken(Box<Won>),
+    /// Its hedge was quicker; with the request, which the hedge has sent.
+    Overtaken(Box<Won>, Box<Direction>),
 }
 
 /// What all attempts of an exchange go by.
@@ -257,6 +257,8 @@ impl Exchange<'_> {
                 match first {
                     Ok(opened) => opened,
                     Err(won) => {
+                        // A hedge that begins before there is a connection has no body.
+                        let won = (won, Direction::ended());
                         return Box::pin(self.overtaken(won, pool_started, (lease, plan))).await.map(Ok);
                     }
                 }
@@ -283,10 +285,10 @@ impl Exchange<'_> {
                 Ok(Ok(next))
             }
             Ok(Relayed::Failed(failure)) => self.hedge_or(failure, lease, plan).await,
-            Ok(Relayed::Overtaken(won)) => {
+            Ok(Relayed::Overtaken(won, upload)) => {
                 // Cut before the other answer is passed on.
                 drop((upstream, held));
-                Box::pin(self.overtaken(won, pool_started, (lease, plan))).await.map(Ok)
+                Box::pin(self.overtaken((won, *upload), pool_started, (lease, plan))).await.map(Ok)
             }
             Err(stop) => {
                 blame(lease, &stop);
@@ -307,7 +309,7 @@ impl Exchange<'_> {
         }
         let per_try = retry_rules(lease, plan).per_try_timeout;
         match self.rest_of_hedge(per_try).await {
-            Some(won) => Box::pin(self.pass_hedge(won, plan)).await.map(Ok),
+            Some(won) => Box::pin(self.pass_hedge(won, Direction::ended(), plan)).await.map(Ok),
             None => Ok(Err(failure)),
         }
     }
@@ -316,24 +318,23 @@ impl Exchange<'_> {
     /// timeout does.
     async fn overtaken(
         &mut self,
-        won: Box<Won>,
+        (won, upload): (Box<Won>, Direction),
         began_at: Duration,
         (lease, plan): (&Lease, Plan<'_>),
     ) -> Result<Next, Stop> {
         lease.goes(Outcome::TimedOut, clock::now().saturating_sub(began_at), LoadSign::None);
-        self.pass_hedge(won, plan).await
+        self.pass_hedge(won, upload, plan).await
     }
 
-    /// Passes on the answer of a hedge.
-    async fn pass_hedge(&mut self, won: Box<Won>, plan: Plan<'_>) -> Result<Next, Stop> {
+    /// Passes on the answer of a hedge, which has sent the request.
+    async fn pass_hedge(&mut self, won: Box<Won>, upload: Direction, plan: Plan<'_>) -> Result<Next, Stop> {
         let Won { lease, mut side, held, response, info, sent_at } = *won;
         self.request.response = response;
         self.outcome.endpoint = Some(lease.endpoint.stat);
         self.target = Some((Rc::clone(&lease.settings), lease.endpoint.address));
         self.outcome.stages.set(Stage::FirstByte, clock::now().saturating_sub(sent_at));
         let idle = idle_limits(plan);
-        let passed =
-            self.pass_response(&mut side, info, Direction::ended(), (idle, sent_at), (&lease, plan)).await;
+        let passed = self.pass_response(&mut side, info, upload, (idle, sent_at), (&lease, plan)).await;
         let next = match passed {
             Ok((next, info)) => {
                 held.give_back(&lease, side, info.persistence, next);
@@ -379,10 +380,12 @@ impl Exchange<'_> {
         let (response, hedge) = (&mut self.request.response, &mut self.hedge);
         let mut relay = Relay::new(downstream, upstream, request, meter, idle, &timers.idle);
         let result = relay
-            .until_head(&timers.response, timeout, |side, cx| {
+            .until_head(&timers.response, timeout, |side, sent, cx| {
                 let head = side.poll_response_head(cx, method, response);
                 match hedge {
-                    Some(hedge) if head.is_pending() => hedge.poll(cx).map(|won| Ok(Heard::Hedge(won))),
+                    Some(hedge) if head.is_pending() => {
+                        hedge.poll(Some(sent), cx).map(|won| Ok(Heard::Hedge(won)))
+                    }
                     _ => head.map_ok(Heard::First),
                 }
             })
@@ -391,7 +394,9 @@ impl Exchange<'_> {
         self.outcome.request_bytes = upload.bytes;
         let info = match result {
             Ok(Heard::First(info)) => info,
-            Ok(Heard::Hedge(won)) => return Ok(Relayed::Overtaken(won)),
+            Ok(Heard::Hedge(won)) => {
+                return Ok(Relayed::Overtaken(won, Box::new(upload.sent_otherwise())));
+            }
             Err(error) => {
                 let is_per_try = per_try.is_some() && per_try == timeout && timeout != route.timeout;
                 let tried = if is_per_try { per_try } else { None };
@@ -488,7 +493,7 @@ impl Exchange<'_> {
 async fn first_of<T>(mut first: Pin<Box<impl Future<Output = T>>>, hedge: &mut Hedge) -> Result<T, Box<Won>> {
     std::future::poll_fn(|cx| match first.as_mut().poll(cx) {
         Poll::Ready(opened) => Poll::Ready(Ok(opened)),
-        Poll::Pending => hedge.poll(cx).map(Err),
+        Poll::Pending => hedge.poll(None, cx).map(Err),
     })
     .await
 }

@@ -7,8 +7,8 @@
 //!      │                                    └─────► lost: the first attempt has answered
 //!      └─ not allowed ─► over
 //! ```
-//! Invariants: one hedge for an exchange at most, for requests without a body that may be made twice; none that the
-//! cluster's budget has not paid. Dropping it cuts it. Whether and when is decided by `http_balance::hedge`.
+//! Invariants: one hedge for an exchange at most, for requests that may be made twice; one with a body waits until all
+//! of it has come and is kept for another attempt. None that the cluster's budget has not paid. Dropping it cuts it. Whether and when is decided by `http_balance::hedge`.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -20,9 +20,10 @@ use bytes::Bytes;
 use core_runtime::clock;
 use core_runtime::timer::Deadline;
 use http_balance::hedge::{self, HedgeRules, NoHedge};
+use http_balance::retry::BodyState;
 use http_balance::shed::LoadSign;
 use http_balance::{Outcome, Slot};
-use http_wire::fields::{FieldError, FieldId};
+use http_wire::fields::{FieldError, FieldId, Fields};
 use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead};
 use http_wire::number::Decimal;
 
@@ -32,6 +33,7 @@ use super::detached::Detached;
 use crate::core::Core;
 use crate::pool::{Cluster, Lease};
 use crate::record::HedgeEnd;
+use crate::relay::{Direction, REPLAY_BYTES_MAX};
 use crate::side::{ResponseInfo, Side};
 use crate::snapshot::{Forward, HostRewrite};
 use crate::upgrade;
@@ -42,6 +44,7 @@ pub(super) struct Hedge {
     cluster: Rc<Cluster>,
     rules: HedgeRules,
     head: RequestHead,
+    body: BodyLength,
     te_trailers: bool,
     is_host_rewritten: bool,
     /// What the endpoint is chosen by.
@@ -81,7 +84,9 @@ impl Exchange<'_> {
     ) -> Option<Box<Hedge>> {
         let head = &self.request.head;
         let is_tunnel = head.protocol().is_some() || head.method == Method::Connect;
-        if is_tunnel || self.request.body != BodyLength::Empty || lease.cluster.is_sticky() {
+        let fits = |bytes| usize::try_from(bytes).is_ok_and(|bytes: usize| bytes <= REPLAY_BYTES_MAX);
+        let is_kept = self.request.body.exact().is_none_or(fits);
+        if is_tunnel || !is_kept || lease.cluster.is_sticky() {
             return None;
         }
         let rules = HedgeRules { delay: forward.hedge_after?, budget: lease.settings.plan().rules.hedges };
@@ -95,6 +100,7 @@ impl Exchange<'_> {
             cluster: Rc::clone(&lease.cluster),
             rules,
             head: head.clone(),
+            body: self.request.body,
             te_trailers: self.request.te_trailers,
             is_host_rewritten: matches!(forward.host_rewrite, Some(HostRewrite::Upstream)),
             key,
@@ -134,7 +140,7 @@ impl Exchange<'_> {
             if !matches!(hedge.state, State::Running(_)) {
                 return Poll::Ready(None);
             }
-            if let Poll::Ready(won) = hedge.poll(cx) {
+            if let Poll::Ready(won) = hedge.poll(None, cx) {
                 return Poll::Ready(Some(won));
             }
             let is_over = self.downstream.poll_gone(cx).is_ready()
@@ -148,15 +154,26 @@ impl Exchange<'_> {
 }
 
 impl Hedge {
-    /// Waits until it is due, begins, and is ready with a good answer; never when there is none.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Box<Won>> {
+    /// Waits until it is due, begins, and is ready with a good answer; never when there is none. `sent` is what the first
+    /// attempt has of the request; None: it has no connection yet.
+    pub(super) fn poll(&mut self, sent: Option<&Direction>, cx: &mut Context<'_>) -> Poll<Box<Won>> {
         loop {
             match &mut self.state {
                 State::Waiting => {
                     if self.due.poll_expired(cx).is_pending() {
                         return Poll::Pending;
                     }
-                    self.state = self.begin();
+                    self.state = match sent.map(Direction::replay_state) {
+                        _ if self.body == BodyLength::Empty => self.begin(None),
+                        Some(BodyState::Gone) => State::Over,
+                        // Its first attempt is polled whenever more of it comes.
+                        Some(BodyState::Untouched | BodyState::Kept) | None => {
+                            match sent.and_then(Direction::whole) {
+                                None => return Poll::Pending,
+                                whole => self.begin(whole),
+                            }
+                        }
+                    };
                 }
                 State::Running(answer) => match answer.as_mut().poll(cx) {
                     Poll::Pending => return Poll::Pending,
@@ -173,7 +190,7 @@ impl Hedge {
     }
 
     #[cold]
-    fn begin(&mut self) -> State {
+    fn begin(&mut self, body: Option<(Bytes, Option<Fields>)>) -> State {
         let Ok(lease) = self.cluster.pick(self.core.random(), self.key, Some(self.first)) else {
             return State::Over;
         };
@@ -181,7 +198,8 @@ impl Hedge {
         if lease.slot == self.first {
             return State::Over;
         }
-        match self.cluster.hedge(&self.rules, self.core.strain()) {
+        let kept = if body.is_some() { BodyState::Kept } else { BodyState::Untouched };
+        match self.cluster.hedge(&self.rules, kept, self.core.strain()) {
             Ok(()) => {}
             Err(NoHedge::BudgetExhausted) => {
                 self.core.stats.borrow_mut().hedge_ended(self.cluster.stat, HedgeEnd::OverBudget);
@@ -197,14 +215,15 @@ impl Hedge {
             self.core.stats.borrow_mut().left_zone(self.cluster.stat);
         }
         self.began_at = Some(clock::now());
+        let (bytes, trailers) = body.unwrap_or_default();
         let detached = Detached {
             core: Rc::clone(&self.core),
             lease,
             head,
-            body: BodyLength::Empty,
+            body: self.body,
             te_trailers: self.te_trailers,
-            bytes: Bytes::new(),
-            trailers: None,
+            bytes,
+            trailers,
         };
         State::Running(Box::pin(answer(detached)))
     }
@@ -219,6 +238,8 @@ impl Hedge {
             let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
             head.fields.set(FieldId::XDeadlineMs, Decimal::new(left_ms).as_bytes())?;
         }
+        // The body is there: nobody waits for a 100.
+        head.fields.remove(FieldId::Expect);
         head.fields.set(FieldId::XShardAttempt, b"2")
     }
 }

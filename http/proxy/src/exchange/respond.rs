@@ -144,7 +144,7 @@ impl Exchange<'_> {
         let response = &mut self.request.response;
         let mut relay = Relay::new(self.downstream, upstream, upload, meter, idle, &self.timers.idle);
         let result = relay
-            .until_head(&self.timers.response, route.timeout, |side, cx| {
+            .until_head(&self.timers.response, route.timeout, |side, _, cx| {
                 side.poll_response_head(cx, method, response)
             })
             .await;

@@ -345,11 +345,11 @@ impl Cluster {
     ///
     /// # Errors
     /// Why not.
-    pub(crate) fn hedge(&self, rules: &HedgeRules, core_strain: u32) -> Result<(), NoHedge> {
+    pub(crate) fn hedge(&self, rules: &HedgeRules, body: BodyState, core_strain: u32) -> Result<(), NoHedge> {
         let is_in_panic = self.state.borrow().is_in_panic();
         let mut admission = self.admission.borrow_mut();
         let mood = admission.mood(is_in_panic, core_strain);
-        hedge::start(rules, &mut admission.hedges, BodyState::Untouched, mood, clock::now())
+        hedge::start(rules, &mut admission.hedges, body, mood, clock::now())
     }
 
     fn endpoint(&self, slot: Slot) -> Option<Rc<Endpoint>> {

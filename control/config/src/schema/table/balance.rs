@@ -540,7 +540,7 @@ static RETRY_BUDGET: Object = Object {
 
 static HEDGE: Object = Object {
     name: "hedge",
-    doc: "For requests without a body that may be sent again: GET, HEAD, PUT, DELETE, OPTIONS, and POST with Idempotency-Key where `retries` allows it. Not in clusters with `sticky`.",
+    doc: "For requests that may be sent again: GET, HEAD, PUT, DELETE, OPTIONS, and POST with Idempotency-Key where `retries` allows it; with a body of at most 64 KiB, once all of it has come. Not in clusters with `sticky`.",
     fields: &[&[field!(
         "after",
         durations(balance::HEDGE_AFTER),
