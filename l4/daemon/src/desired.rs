@@ -50,6 +50,24 @@ impl Desired {
             || self.server_ids != written.server_ids
             || self.quic != written.quic
     }
+
+    /// The drop rule that holds for a source at a VIP, as the kernel finds it: the one of the longest prefix, unless
+    /// that has ended.
+    pub(crate) fn rule_for(&self, vip: u32, source: IpAddr, now_ns: u64) -> Option<((IpAddr, u8), Limit)> {
+        let of_vip = self.rules.iter().filter(|((id, ..), _)| *id == vip);
+        let covering = of_vip.filter(|((_, prefix, bits), _)| covers(*prefix, *bits, source));
+        let ((_, prefix, bits), limit) = covering.max_by_key(|((.., bits), _)| *bits)?;
+        (limit.expires_ns == 0 || limit.expires_ns > now_ns).then_some(((*prefix, *bits), *limit))
+    }
+}
+
+fn covers(prefix: IpAddr, bits: u8, address: IpAddr) -> bool {
+    let differing = match (prefix, address) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => u128::from(a.to_bits() ^ b.to_bits()) << 96,
+        (IpAddr::V6(a), IpAddr::V6(b)) => a.to_bits() ^ b.to_bits(),
+        _ => return false,
+    };
+    differing.leading_zeros() >= u32::from(bits)
 }
 
 /// What a drop rule allows.
@@ -273,6 +291,38 @@ host: { interfaces: [eth0], addresses: [10.0.0.1] }
             desired.quic.get(&(1, 2)).map(|quic| (quic.form, quic.nonce_bytes)),
             Some((l4_abi::QUIC_PLAIN, 5))
         );
+    }
+
+    #[test]
+    fn the_longest_prefix_holds_unless_it_has_ended() {
+        let address = |text: &str| -> IpAddr { text.parse().expect("an address") };
+        let mut desired = Desired::default();
+        for (vip, source, bits, packets_per_s, expires_ns) in [
+            (1, "198.51.100.0", 24, 0, 0),
+            (1, "198.51.100.7", 32, 5, 100),
+            (1, "2001:db8::", 32, 0, 0),
+            (2, "0.0.0.0", 0, 9, 0),
+        ] {
+            desired.rules.insert((vip, address(source), bits), Limit { packets_per_s, expires_ns });
+        }
+        for (vip, source, now, found) in [
+            (1, "198.51.100.9", 0, Some((24, 0))),
+            (1, "198.51.100.7", 99, Some((32, 5))),
+            (1, "198.51.100.7", 100, None),
+            (1, "198.51.101.7", 0, None),
+            (1, "2001:db8:ffff::1", 0, Some((32, 0))),
+            (1, "2001:db9::1", 0, None),
+            (2, "198.51.100.7", 0, Some((0, 9))),
+            (2, "::1", 0, None),
+            (3, "198.51.100.7", 0, None),
+        ] {
+            let rule = desired.rule_for(vip, address(source), now);
+            assert_eq!(
+                rule.map(|((_, bits), limit)| (bits, limit.packets_per_s)),
+                found,
+                "{vip} {source} {now}"
+            );
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use l4_abi::hash::{self, HashKeys};
-use l4_abi::{Decision, TraceEvent, unmapped};
+use l4_abi::{Decision, TraceEvent, VIP_QUIC, unmapped};
 use l4_load::{Result, VipKey};
 use l4_steer::config::{Fragments, Ports, Protocol, Vip};
 use l4_steer::owner::OwnerId;
@@ -141,7 +141,7 @@ pub(crate) fn lookup(
 ) -> Result<Value> {
     let key = |port| VipKey { address: destination.ip(), port, protocol: protocol.number() };
     let vips = &service.desired.vips;
-    let Some(vip) = vips.get(&key(destination.port())).or_else(|| vips.get(&key(0))) else {
+    let Some(vip) = vips.get(&key(destination.port())).or_else(|| vips.get(&key(0))).copied() else {
         return Ok(
             json!({ "vip": null, "goes_to": null, "because": "no VIP has this address, port and protocol" }),
         );
@@ -167,15 +167,28 @@ pub(crate) fn lookup(
         let owner = service.rollout.reachable().find(|owner| owner.id.get() == id);
         owner.map(|owner| owner.name.clone())
     };
+    let rule = service.desired.rule_for(vip.id, source.ip(), l4_load::monotonic_ns());
+    let is_dropped = rule.is_some_and(|(_, limit)| limit.packets_per_s == 0);
+    let goes_to = proxy(known.map_or(row.current, |flow| flow.owner)).filter(|_| !is_dropped);
+    let because = match (known, &goes_to) {
+        _ if is_dropped => "a drop rule drops it",
+        (Some(_), _) => "the flow table knows it",
+        (None, None) => "its row has no proxy that is up",
+        (None, Some(_)) if vip.flags & VIP_QUIC != 0 => "of its row, unless its connection id names a proxy",
+        (None, Some(_)) => "of its row",
+    };
     Ok(json!({
         "vip": name,
+        "rule": rule.map(|((source, bits), limit)| {
+            json!({ "source": format!("{source}/{bits}"), "packets_per_second": limit.packets_per_s })
+        }),
         "hash": format!("{hash:016x}"),
         "row": at,
         "current": proxy(row.current),
         "previous": proxy(row.previous),
         "flow": flow.map(|flow| json!({ "proxy": proxy(flow.owner), "idle_s": age.map(|age| age.as_secs()) })),
-        "goes_to": proxy(known.map_or(row.current, |flow| flow.owner)),
-        "because": if known.is_some() { "the flow table knows it" } else { "of its row" },
+        "goes_to": goes_to,
+        "because": because,
     }))
 }
 

@@ -90,6 +90,8 @@ proxies:
   c: { id: 3, address: 10.0.0.3 }
 vips:
   web: { addresses: [192.0.2.1], ports: [80] }
+drop_rules:
+  - { source: 203.0.113.0/24 }
 host: { interfaces: [in0], addresses: [10.0.0.9] }
 announce: { file4: ANNOUNCED }
 ";
@@ -283,6 +285,9 @@ fn it_answers_where_a_flow_goes_and_drains_the_box() {
     assert_eq!((found["vip"].as_str(), found["because"].as_str()), (Some("web"), Some("of its row")));
     assert_eq!(found["goes_to"], found["current"]);
     assert!(daemon.json("GET", &format!("{path}192.0.2.1:81"))["vip"].is_null());
+    let dropped = daemon.json("GET", "/lookup?protocol=tcp&source=203.0.113.9:1&destination=192.0.2.1:80");
+    assert!(dropped["goes_to"].is_null() && dropped["rule"]["source"] == "203.0.113.0/24", "{dropped}");
+    assert_eq!(dropped["because"], "a drop rule drops it");
     assert!(daemon.json("GET", "/flows")["flows"].is_array());
     assert!(daemon.json("GET", "/counters")["vips"].is_array());
     daemon.json("POST", "/trace?one_in=1");
