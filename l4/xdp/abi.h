@@ -145,7 +145,7 @@ enum decision {
 	DECISION_RULE_EXPIRED,      // remark: a rule matched but its time is over
 	DECISION_RETURNED,          // sent back to the present owner: a datagram of a flow that this host does not know
 	DECISION_COOKIE_FAILED,     // remark: an ACK with our cookie of which no connection came, for want of a listener or else
-	DECISION_TIME_WAIT_ENDED,   // passed: an ACK with our cookie, made a reset of the old connection in its place
+	DECISION_COOKIE_DISPLACED,  // passed: an ACK with our cookie, made the reset of an earlier connection in its place
 	DECISION_QUESTION_CAPPED,   // remark: the previous owner was not asked, because this CPU's questions are used up
 	DECISIONS,                  // how many
 };

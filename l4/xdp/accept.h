@@ -43,6 +43,10 @@ static __always_inline __u32 tuple_of(const struct packet *p, struct bpf_sock_tu
 // A poll, generously: the 64th part of a second. Less than any client's timer, so that a repeated segment is looked at anew.
 #define CONNECTING_POLL_SHIFT 6
 
+// In the fourth word of a TCP header.
+#define TCP_ACK_BIT (1 << 20)
+#define TCP_RST_BIT (1 << 18)
+
 // Whether this CPU took a cookie of the flow at most so many ticks ago.
 __noinline int is_connecting(__u64 hash, __u32 ticks_max)
 {
@@ -74,16 +78,19 @@ struct tcp_timewait_sock {
 	struct inet_timewait_sock tw_sk;
 } __attribute__((preserve_access_index));
 
-// The client uses addresses and ports of a connection again that is in TIME_WAIT here. The kernel would have ended that
-// at the SYN, which it did not see, and makes no connection in its place. So the ACK becomes the reset that ends it (RFC
-// 1337 section 2): the client repeats what it said, and then finds the listener. Its cookie shows that it is no stranger.
+// The kernel makes no connection in the place of another, and did not see the SYN at which it would have ended that: an
+// old one in TIME_WAIT, whose addresses and ports the client uses again, or a half-open one, of a SYN that a box passed on
+// before it answered the repeated one. So the ACK becomes the reset that ends it (RFC 1337 section 2, RFC 9293 section
+// 3.10.7.4): the client repeats what it said, and then finds the listener. Its cookie shows that it is no stranger.
 static __always_inline int displace(struct tcphdr *tcp, void *end, struct bpf_sock *sk)
 {
 	struct tcp_timewait_sock *old = bpf_skc_to_tcp_timewait_sock(sk);
-	if (!old || (void *)(tcp + 1) > end)
+	if ((void *)(tcp + 1) > end)
 		return NO_COOKIE;
 	__u32 *words = (__u32 *)tcp;
-	__u32 seq = bpf_htonl(old->tw_sk.__tw_common.skc_tw_rcv_nxt), flags = words[3] | bpf_htonl(1 << 18);
+	// A half-open one has seen no more than the SYN. A reset that acknowledges what it has not said would be ignored.
+	__u32 seq = old ? bpf_htonl(old->tw_sk.__tw_common.skc_tw_rcv_nxt) : words[1];
+	__u32 flags = (words[3] & ~bpf_htonl(TCP_ACK_BIT)) | bpf_htonl(TCP_RST_BIT);
 	__u64 sum = (__u64)(__u16)~tcp->check + (__u32)~words[1] + seq + (__u32)~words[3] + flags;
 	words[1] = seq;
 	words[3] = flags;
@@ -115,7 +122,7 @@ __noinline int accept_cookie(struct xdp_md *ctx, const struct packet *p, __u64 h
 	int found = NO_COOKIE;
 	if (sk) {
 		state = sk->state;
-		if (state == BPF_TCP_TIME_WAIT)
+		if (state == BPF_TCP_TIME_WAIT || state == BPF_TCP_NEW_SYN_RECV)
 			found = displace(tcp, end_of(ctx), sk);
 		bpf_sk_release(sk);
 	}

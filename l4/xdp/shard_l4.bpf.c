@@ -72,7 +72,7 @@ static __always_inline int keep(struct xdp_md *ctx, const struct packet *p, cons
 		if (cookie == COOKIE_AGAIN)
 			return leave(p, hash, vip->id, choice, here, XDP_PASS);
 		if (cookie == COOKIE_DISPLACES)
-			return leave(p, hash, vip->id, choice, DECISION_TIME_WAIT_ENDED, XDP_PASS);
+			return leave(p, hash, vip->id, choice, DECISION_COOKIE_DISPLACED, XDP_PASS);
 	}
 	__u32 decision = second_chance(ctx, p, vip, hash, choice, arrival, here);
 	if (decision != DECISION_RESCUED && decision != DECISION_RETURNED)

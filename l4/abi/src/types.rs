@@ -173,7 +173,7 @@ pub enum Decision {
     RuleExpired,
     Returned,
     CookieFailed,
-    TimeWaitEnded,
+    CookieDisplaced,
     QuestionCapped,
 }
 
@@ -208,7 +208,7 @@ impl Decision {
         Self::RuleExpired,
         Self::Returned,
         Self::CookieFailed,
-        Self::TimeWaitEnded,
+        Self::CookieDisplaced,
         Self::QuestionCapped,
     ];
 
@@ -244,7 +244,7 @@ impl Decision {
             Self::RuleExpired => "rule_expired",
             Self::Returned => "returned",
             Self::CookieFailed => "cookie_failed",
-            Self::TimeWaitEnded => "time_wait_ended",
+            Self::CookieDisplaced => "cookie_displaced",
             Self::QuestionCapped => "question_capped",
         }
     }
