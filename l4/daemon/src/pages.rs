@@ -157,6 +157,7 @@ pub(crate) fn lookup(
     let at = hash::row(hash);
     let row = service.rollout.rows().get(at).copied().unwrap_or_default();
     let flow = service.program.maps().flow(hash)?;
+    let kept = service.program.maps().flow_bits();
     let age = match &flow {
         Some(flow) => Some(service.program.maps().flow_age(flow)?),
         None => None,
@@ -182,7 +183,7 @@ pub(crate) fn lookup(
         "rule": rule.map(|((source, bits), limit)| {
             json!({ "source": format!("{source}/{bits}"), "packets_per_second": limit.packets_per_s })
         }),
-        "hash": format!("{hash:016x}"),
+        "hash": format!("{:016x}", hash & kept),
         "row": at,
         "current": proxy(row.current),
         "previous": proxy(row.previous),
@@ -198,9 +199,11 @@ pub(crate) fn trace(service: &mut Service) -> Value {
     let proxies: Vec<(u16, String)> =
         service.rollout.reachable().map(|owner| (owner.id.get(), owner.name.clone())).collect();
     let mut events = Vec::new();
-    service.program.maps().trace(|event| {
+    let maps = service.program.maps();
+    let kept = maps.flow_bits();
+    maps.trace(|event| {
         if events.len() < TRACE_EVENTS_MAX {
-            events.push(event_json(event, &names, &proxies));
+            events.push(event_json(&TraceEvent { flow: event.flow & kept, ..*event }, &names, &proxies));
         }
     });
     json!({ "events": events })

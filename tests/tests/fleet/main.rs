@@ -5,5 +5,6 @@
 //! Where the kernel refuses BPF the tests are skipped, each with a line on standard error.
 #![expect(clippy::tests_outside_test_module, reason = "this whole folder is a test target")]
 
+mod control;
 mod life;
 mod site;

@@ -1,8 +1,8 @@
 //! One box that has shard-l4 alone, three machines that have shard-l4 and shard-proxy, an origin behind them. The router
 //! spreads the VIPs over all four, so that most packets reach a machine that must send them on.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::process::Command;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Output};
 use std::time::Duration;
 
 use l4_load::Program;
@@ -173,6 +173,17 @@ impl Site {
         started
     }
 
+    /// Connections that are open and have said nothing, half of them over IPv6; first the client's address of each.
+    pub(crate) fn connect(&self, count: usize) -> Vec<(SocketAddr, SocketAddr, TcpStream)> {
+        let one = |index: usize| {
+            let to = vip(if index.is_multiple_of(2) { VIP4 } else { VIP6 });
+            let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+            Ok((stream.local_addr()?, to, stream))
+        };
+        let opened: std::io::Result<_> = self.lab.client.enter(|| (0..count).map(one).collect());
+        opened.expect("each is accepted")
+    }
+
     /// Waits until the proxies that run show a sum of a metric, which lags by half a second; returns each one's part.
     pub(crate) fn wait_proxies(&self, name: &str, all: u64) -> [u64; 3] {
         wait_for(&format!("{name} of {all}"), PATIENCE, || {
@@ -254,6 +265,13 @@ impl Machine {
         let status = process.wait(PATIENCE);
         assert_eq!(status.success(), signal == Signal::TERM, "{status}: {}", process.log());
         process.log()
+    }
+
+    /// Asks this machine's shard-l4, as an operator does.
+    pub(crate) fn shardctl(&self, words: &[&str]) -> Output {
+        let socket = self.dir.path().join("l4.sock");
+        let mut command = Command::new(binary("shardctl"));
+        command.args(["l4", "--socket"]).arg(socket).args(words).output().expect("shardctl runs")
     }
 
     pub(crate) fn l4_metrics(&self) -> Metrics {

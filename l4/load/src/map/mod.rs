@@ -375,6 +375,12 @@ impl Maps {
         Ok(found.next().map(|(_, flow)| flow))
     }
 
+    /// The bits of a flow's hash that the flow table keeps, and that [`Maps::flows`] tells.
+    #[must_use]
+    pub fn flow_bits(&self) -> u64 {
+        u64::MAX << 32 | u64::from(self.maps.flows.len() - 1)
+    }
+
     /// Up to `max` remembered flows, idle ones included, each with the bits of its hash that are known: the upper half
     /// and the number of its set.
     ///
