@@ -2,7 +2,6 @@
 //!
 //! Where the kernel refuses namespaces or BPF, the test says so on standard error and does nothing.
 #![expect(clippy::tests_outside_test_module, reason = "this whole file is a test target")]
-#![expect(clippy::print_stderr, reason = "a skipped test must not look like a passed one")]
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -20,7 +19,10 @@ static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 
 fn skipped(why: &str) {
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
-    eprintln!("SKIPPED: {why} ({count} skipped in this binary so far)");
+    // Past the test harness, which swallows what a test that passes prints by macro. Nothing is left to say it with when
+    // standard error is closed.
+    let line = format!("SKIPPED: {why} ({count} skipped in this binary so far)\n");
+    drop(std::io::stderr().write_all(line.as_bytes()));
 }
 
 const PAUSE: Duration = Duration::from_millis(20);

@@ -1,7 +1,7 @@
 //! Flows of datagrams: each of them must come to the proxy that answered the first one, whatever the fleet does.
 
 use std::io;
-use std::net::UdpSocket;
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -37,14 +37,19 @@ fn answer(fleet: &Fleet, port: u16) {
 fn begin(fleet: &Fleet) -> Vec<(UdpSocket, u8)> {
     let one = |index: usize| {
         let (any, address) = if index.is_multiple_of(2) { ("0.0.0.0:0", VIP4) } else { ("[::]:0", VIP6) };
-        let socket = UdpSocket::bind(any)?;
-        socket.connect(vip(address))?;
-        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+        let socket = connected(any, vip(address))?;
         let id = ask(&socket)?;
         Ok((socket, id))
     };
     let flows: io::Result<Vec<_>> = fleet.lab.client.enter(|| (0..FLOWS).map(one).collect());
     flows.expect("each flow is answered")
+}
+
+fn connected(from: impl ToSocketAddrs, to: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(from)?;
+    socket.connect(to)?;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    Ok(socket)
 }
 
 fn ask(socket: &UdpSocket) -> io::Result<u8> {
@@ -190,12 +195,7 @@ fn connection_ids_find_their_proxy_from_any_address() {
                 let name = codec.encode(&server(&layout, id.into()), &nonce).expect("lengths fit");
                 let short = [&[0x43], name.as_slice(), &[0xaa; 24]].concat();
                 for (any, address) in [("0.0.0.0:0", VIP4), ("[::]:0", VIP6)] {
-                    let answered = fleet.lab.client.enter(|| {
-                        let socket = UdpSocket::bind(any)?;
-                        socket.connect(vip(address))?;
-                        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
-                        say(&socket, &short)
-                    });
+                    let answered = fleet.lab.client.enter(|| say(&connected(any, vip(address))?, &short));
                     assert_eq!(answered.expect("an answer"), id, "{layout:?} to {address}");
                     sent += 1;
                 }
@@ -228,10 +228,8 @@ fn fragments_come_together_at_one_proxy() {
                 (0..3)
                     .map(|_| {
                         let from: std::net::IpAddr = from.parse().map_err(io::Error::other)?;
-                        let socket = UdpSocket::bind((from, 0))?;
-                        socket.connect((vip(address).ip(), ANY_PORT))?;
-                        socket.set_read_timeout(Some(Duration::from_secs(5)))?;
-                        say(&socket, &[7; 4000])
+                        let to = SocketAddr::new(vip(address).ip(), ANY_PORT);
+                        say(&connected((from, 0), to)?, &[7; 4000])
                     })
                     .collect()
             });
