@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use l4_abi::{Decision, Row};
+use l4_abi::{Decision, Row, TCP};
 use l4_load::{LoadOptions, Mode};
 use l4_tests::net::{Host, VIP4, VIP6};
 use l4_tests::transfer::finish;
@@ -85,6 +85,30 @@ fn a_port_that_is_used_again_finds_its_way() {
     assert!(fleet.at_proxies(Decision::CookieDisplaced) >= 2);
     assert_eq!(fleet.at_proxies(Decision::CookieAccepted), 4);
     assert_eq!(fleet.at_proxies(Decision::CookieFailed), 0);
+}
+
+#[test]
+fn a_cookie_for_a_port_without_a_listener_is_counted_and_reset() {
+    if !may_run("a_cookie_for_a_port_without_a_listener_is_counted_and_reset") {
+        return;
+    }
+    const DEAF: u16 = 81;
+    let mut fleet = flooded(*b"the fleet's key.", Mode::Native);
+    fleet.set_vips(TCP, DEAF, 0);
+    for address in [VIP4, VIP6] {
+        let to = SocketAddr::new(vip(address).ip(), DEAF);
+        // A box answers for anyone; the reset may come while the client still looks at the answer.
+        let said = fleet.lab.client.enter(|| {
+            TcpStream::connect_timeout(&to, PATIENCE).and_then(|mut stream| {
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.read(&mut [0; 16])
+            })
+        });
+        assert_eq!(said.expect_err("reset").kind(), ErrorKind::ConnectionReset);
+    }
+    assert!(fleet.at_boxes(Decision::CookieSent) >= 2);
+    assert!(fleet.at_proxies(Decision::CookieFailed) >= 2);
+    assert_eq!(fleet.at_proxies(Decision::CookieAccepted), 0);
 }
 
 /// A SYN is passed on, its answer is lost, and the repeated one is answered by a box: the client knows another number than
