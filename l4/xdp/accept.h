@@ -99,14 +99,15 @@ static __always_inline int displace(struct tcphdr *tcp, void *end, struct bpf_so
 }
 
 // Whether a packet brings one of our cookies back to a listener here; if so, the stack is told in front of the frame.
-// The MAC comes first, because no packet of a connection passes it and a look-up costs more.
+// The MAC comes first, because no packet of a connection passes it and a look-up costs more. What has TCP options is spared
+// it: an answer with a cookie offers none that a client would put on its ACK, while most other connections have timestamps.
 __noinline int accept_cookie(struct xdp_md *ctx, const struct packet *p, __u64 hash, __u32 vip)
 {
 	if (!config.cookies || !p)
 		return NO_COOKIE;
 	__u32 l2_bytes = p->l2_bytes > sizeof(struct ethhdr) ? 18 : 14;
 	struct tcphdr *tcp = start_of(ctx) + l2_bytes + (p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
-	if ((void *)(tcp + 1) > end_of(ctx) || !tcp->ack || tcp->syn || tcp->rst)
+	if ((void *)(tcp + 1) > end_of(ctx) || tcp->doff != 5 || !tcp->ack || tcp->syn || tcp->rst)
 		return NO_COOKIE;
 	__u32 cookie = bpf_ntohl(tcp->ack_seq) - 1, first = bpf_ntohl(tcp->seq) - 1;
 	__u32 meta = cookie & ((1 << COOKIE_META_BITS) - 1), now = cookie_period();
