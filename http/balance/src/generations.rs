@@ -7,7 +7,7 @@
 //! never changes. Owned by the thread that compiles snapshots; cores read what their plan refers to.
 #![expect(
     clippy::disallowed_types,
-    reason = "tables are shared as immutable values of snapshots; cores neither clone nor drop them"
+    reason = "tables are shared as immutable values of snapshots; no request clones or drops one"
 )]
 
 use std::sync::Arc;
@@ -37,6 +37,8 @@ struct Table {
 #[derive(Clone, Debug)]
 pub struct Generation {
     table: Arc<Table>,
+    /// How many changes its history had seen when it was asked for.
+    changes: u64,
     /// None: the current one.
     pub valid_until: Option<Duration>,
 }
@@ -56,6 +58,13 @@ impl Generation {
         let index = self.table.ring.owner(session.key())?;
         self.table.members.get(index).map(|member| member.id)
     }
+}
+
+/// The one of two lists of one cluster's rings that was made later.
+#[must_use]
+pub fn newer<'a>(a: &'a [Generation], b: &'a [Generation]) -> &'a [Generation] {
+    let changes = |list: &[Generation]| list.first().map(|generation| generation.changes);
+    if changes(a) >= changes(b) { a } else { b }
 }
 
 /// Retired rings that were let go while cookies may still be written for them.
@@ -79,6 +88,7 @@ impl Dropped {
 #[derive(Debug, Default)]
 pub struct RingHistory {
     generations: Vec<(Arc<Table>, Option<Duration>)>,
+    changes: u64,
 }
 
 impl RingHistory {
@@ -94,8 +104,10 @@ impl RingHistory {
     ) -> Dropped {
         members.sort_unstable_by_key(|member| member.id);
         let is_same = |table: &Table| table.virtual_nodes == rules.virtual_nodes && table.members == members;
+        let known = self.generations.iter().position(|(table, _)| is_same(table));
+        self.changes += u64::from(known != Some(0));
         // What comes back is current again, not retired.
-        match self.generations.iter().position(|(table, _)| is_same(table)) {
+        match known {
             Some(at) => self.generations[..=at].rotate_right(1),
             None => {
                 let ring = Ring::new(&members, rules.virtual_nodes);
@@ -125,6 +137,7 @@ impl RingHistory {
     pub fn rings(&self, rules: &StickyRules) -> Vec<Generation> {
         let generation = |(table, retired_at): &(Arc<Table>, Option<Duration>)| Generation {
             table: Arc::clone(table),
+            changes: self.changes,
             valid_until: retired_at.map(|at| at.saturating_add(rules.overlap)),
         };
         self.generations.iter().map(generation).collect()
@@ -198,6 +211,21 @@ mod tests {
         assert_eq!(tables(&history), [before[2], before[0], before[1]], "the oldest one came back");
         let valid: Vec<_> = history.rings(&RULES).iter().map(|g| g.valid_until).collect();
         assert_eq!(valid, [None, Some(105 * SECOND), Some(103 * SECOND)]);
+    }
+
+    #[test]
+    fn of_two_lists_the_later_one_counts() {
+        let mut history = RingHistory::default();
+        let mut lists = vec![history.rings(&RULES)];
+        for (count, now) in [(3, 1), (4, 2), (3, 3)] {
+            push(&mut history, count, now * SECOND);
+            lists.push(history.rings(&RULES));
+        }
+        for pair in lists.windows(2) {
+            let version = |list: &[Generation]| list.first().map(Generation::version);
+            assert_eq!(version(newer(&pair[0], &pair[1])), version(&pair[1]));
+            assert_eq!(version(newer(&pair[1], &pair[0])), version(&pair[1]));
+        }
     }
 
     #[test]

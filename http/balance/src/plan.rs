@@ -242,6 +242,12 @@ impl ClusterPlan {
         &self.endpoints
     }
 
+    /// The rings of sticky sessions, the current one first.
+    #[must_use]
+    pub fn generations(&self) -> &[Generation] {
+        &self.generations
+    }
+
     /// For how long a removed or draining endpoint still serves its sessions.
     #[must_use]
     pub fn session_overlap(&self) -> Duration {

@@ -181,12 +181,8 @@ impl Process {
             state.facts.secrets_locked = self.tickets.custody() == tls::Custody::Locked;
             let overflow = |family: StatFamily| (family.label(), self.registry.overflowed(family));
             state.facts.series_overflow = StatFamily::ALL.into_iter().map(overflow).collect();
-            state.facts.sessions.points = self.registry.ring_points();
-            for (cluster, dropped) in self.registry.take_dropped_rings() {
-                describe::warn_of_dropped_rings(&cluster, dropped);
-                state.facts.sessions.dropped.add(dropped);
-            }
         }
+        self.note_rings();
         self.listeners = listeners;
         self.digest = digest;
         self.check(checks);
@@ -448,6 +444,16 @@ impl Process {
         }
     }
 
+    /// Shows what the rings of sticky sessions take, and which went before their time.
+    fn note_rings(&mut self) {
+        let sessions = &mut admin::lock(&self.state).facts.sessions;
+        sessions.points = self.registry.ring_points();
+        for (cluster, dropped) in self.registry.take_dropped_rings() {
+            describe::warn_of_dropped_rings(&cluster, dropped);
+            sessions.dropped.add(dropped);
+        }
+    }
+
     fn pass_on_findings(&mut self) {
         let findings = std::mem::take(&mut *admin::lock(&self.findings));
         for (cluster, endpoints) in findings {
@@ -464,8 +470,11 @@ impl Process {
             if let Some(checker) = &self.checker {
                 checker.found(&cluster, endpoints.iter().map(health::Peer::of).collect());
             }
+            let generations = self.registry.resolved(&cluster, &endpoints, self.shards.now());
+            self.note_rings();
             self.shards.tell_all(|| {
-                Command::Resolved(Resolved { cluster: cluster.clone(), endpoints: endpoints.clone() })
+                let (endpoints, generations) = (endpoints.clone(), generations.clone());
+                Command::Resolved(Resolved { cluster: cluster.clone(), endpoints, generations })
             });
         }
     }

@@ -330,3 +330,41 @@ fn sessions_stay_over_a_hot_restart() {
     }
     proxy.wait_metrics("all were kept", |metrics| fate(metrics, "kept") == 10.0);
 }
+
+#[test]
+fn sessions_stay_at_endpoints_that_are_given_by_name() {
+    let origins = origins(4);
+    let name = |origin: &Origin| format!("localhost:{}", origin.address().port());
+    let named = |origins: &[Origin]| {
+        sticky(&[], by_key_a()).cluster(|cluster| {
+            cluster.dns_endpoints = origins.iter().map(name).collect();
+        })
+    };
+    let mut proxy = Proxy::start(named(&origins[..3]));
+    let sessions: Vec<_> = (0..20).map(|_| begin(&proxy)).collect();
+    let all_stay = |proxy: &Proxy, sessions: &[(String, String)]| -> Vec<(String, String)> {
+        let stay = |(at, cookie): &(String, String)| {
+            let again = ask(proxy, Some(cookie));
+            assert_eq!(&again.text(), at, "{}", proxy.log());
+            (at.clone(), set(&again).unwrap_or_else(|| cookie.clone()))
+        };
+        sessions.iter().map(stay).collect()
+    };
+    all_stay(&proxy, &sessions);
+    // One more name: another ring, and nobody moves for it.
+    proxy.reload(named(&origins));
+    let sessions = all_stay(&proxy, &sessions);
+    proxy.wait_metrics("by the rings of before and after", |metrics| {
+        fate(metrics, "kept") + fate(metrics, "renewed") == 40.0 && fate(metrics, "renewed") > 0.0
+    });
+    wait_until("new sessions go to the new one, too", PATIENCE, || begin(&proxy).0 == "3");
+    // Those that have a cookie of the present ring stay over a restart: both processes have the same.
+    let begun: Vec<_> = (0..10).map(|_| begin(&proxy)).collect();
+    proxy.hot_restart();
+    all_stay(&proxy, &begun);
+    proxy.wait_metrics("all were kept", |metrics| fate(metrics, "kept") == 10.0);
+    // Two names less: their sessions stay for the overlap.
+    proxy.reload(named(&origins[..2]));
+    all_stay(&proxy, &begun);
+    drop(sessions);
+}

@@ -97,7 +97,7 @@ impl Emitter<'_> {
         self.refuse_maglev_of_names(&node, has_names);
         options.zones = self.zones(&node, &mut cluster);
         options.subset_endpoints_min = self.subset(&node, has_names);
-        options.sticky = self.sticky(&node, has_names, policy_word(&node));
+        options.sticky = self.sticky(&node, policy_word(&node));
         cluster.metadata = metadata(&options);
         self.resources.clusters.push(cluster);
         self.remember("cluster", name, own);

@@ -9,12 +9,8 @@ use crate::yaml::Node;
 
 impl Emitter<'_> {
     /// None without sessions.
-    pub(super) fn sticky(&mut self, node: &Node, has_names: bool, policy: &str) -> Option<Sticky> {
+    pub(super) fn sticky(&mut self, node: &Node, policy: &str) -> Option<Sticky> {
         let sticky = node.get("sticky")?;
-        if has_names {
-            let message = "`sticky` cannot go over endpoints given by name";
-            self.error(sticky, message, "give addresses, or use `balance: ring_hash` with `hash_by`");
-        }
         if matches!(policy, "ring_hash" | "maglev") {
             let message = format!("`sticky` and `{policy}` exclude each other: each has a key of its own");
             self.error(sticky, message, "keep one of the two");

@@ -57,12 +57,9 @@ fn mistakes_are_told_with_the_way_out() {
 }
 
 #[test]
-fn names_are_refused() {
-    let sticky = "sticky: { keys: [keys/new] }";
-    let mut files = with_keys(sticky);
-    let shop = "services/shop/service.yaml";
+fn sessions_go_over_names_too() {
+    let mut files = with_keys("sticky: { keys: [keys/new] }");
     let text = "clusters: { main: { endpoints: [\"backend.internal:80\"], sticky: { keys: [keys/new] } } }\n";
-    files.insert(shop.to_owned(), text.into());
-    let errors = errors_of(files);
-    assert!(errors.iter().any(|error| error.message.contains("endpoints given by name")), "{errors:?}");
+    files.insert("services/shop/service.yaml".to_owned(), text.into());
+    assert!(loaded(files).resources.clusters.iter().any(|cluster| cluster.name == "shop/main"));
 }

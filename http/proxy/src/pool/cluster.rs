@@ -19,6 +19,7 @@ use http_balance::admission::{Admission, Applicant, Finished, Refusal, Ticket};
 use http_balance::breaker::BreakerState;
 use http_balance::cluster::EndpointView;
 use http_balance::endpoint::{Availability, ConnectionAdvice, Health, Wanted};
+use http_balance::generations::{Generation, newer};
 use http_balance::hashing::Placed;
 use http_balance::hedge::{self, HedgeRules, NoHedge};
 use http_balance::mirror::MirrorRoom;
@@ -111,10 +112,15 @@ pub struct Condition {
 }
 
 impl Settings {
-    pub(super) fn new(snapshot: Rc<LiveSnapshot>, index: ClusterIndex, found: &[EndpointConfig]) -> Self {
+    /// With the addresses that names stand for, and the rings with these.
+    pub(super) fn new(
+        snapshot: Rc<LiveSnapshot>,
+        index: ClusterIndex,
+        (found, generations): (&[EndpointConfig], &[Generation]),
+    ) -> Self {
         let mut settings = Self { snapshot, index, found: None };
         if !found.is_empty() {
-            settings.found = settings.plan_with(found);
+            settings.found = settings.plan_with(found, generations);
         }
         settings
     }
@@ -128,11 +134,13 @@ impl Settings {
     }
 
     /// None when it cannot be balanced, which the compile has excluded for everything but the number of addresses.
-    fn plan_with(&self, found: &[EndpointConfig]) -> Option<ClusterPlan> {
+    fn plan_with(&self, found: &[EndpointConfig], generations: &[Generation]) -> Option<ClusterPlan> {
         let config = self.config();
         let mut specs = config.plan.endpoints().to_vec();
         specs.extend(self.joining(found).map(EndpointConfig::spec));
-        ClusterPlan::build(config.plan.rules.clone(), specs, Vec::new()).ok()
+        // Names may have changed after the config was made, or before.
+        let generations = newer(config.plan.generations(), generations).to_vec();
+        ClusterPlan::build(config.plan.rules.clone(), specs, generations).ok()
     }
 
     /// Found addresses that the config does not name itself.

@@ -16,6 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use http_balance::endpoint::Health;
+use http_balance::generations::Generation;
 use http_balance::{EndpointId, mix};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -34,6 +35,8 @@ pub(crate) use self::news::News;
 pub struct Resolved {
     pub cluster: String,
     pub endpoints: Vec<EndpointConfig>,
+    /// The rings of its sessions with these, see [`crate::snapshot::StatRegistry::resolved`].
+    pub generations: Vec<Generation>,
 }
 
 /// What health checks say of the endpoints of a cluster; those that are not named are not checked.
@@ -54,7 +57,7 @@ pub struct Drained {
 #[derive(Debug)]
 pub(crate) struct Clusters {
     by_name: RefCell<FxHashMap<String, Rc<Cluster>>>,
-    resolved: RefCell<FxHashMap<String, Vec<EndpointConfig>>>,
+    resolved: RefCell<FxHashMap<String, Resolved>>,
     checked: RefCell<FxHashMap<String, FxHashMap<SocketAddr, Health>>>,
     /// Only clusters of which something is drained.
     drained: RefCell<FxHashMap<String, FxHashSet<SocketAddr>>>,
@@ -103,8 +106,10 @@ impl Clusters {
         before: Option<Rc<Cluster>>,
     ) -> Rc<Cluster> {
         let resolved = self.resolved.borrow();
-        let found = resolved.get(&config.name).map_or(&[][..], Vec::as_slice);
-        let settings = Settings::new(Rc::clone(snapshot), index, found);
+        let resolved = resolved.get(&config.name);
+        let found = resolved.map_or(&[][..], |resolved| &resolved.endpoints);
+        let generations = resolved.map_or(&[][..], |resolved| &resolved.generations);
+        let settings = Settings::new(Rc::clone(snapshot), index, (found, generations));
         if let Some(cluster) = before {
             cluster.change(settings, found);
             self.tell_state(&cluster, &config.name);
@@ -168,7 +173,7 @@ impl Clusters {
     /// Takes over what a name stands for.
     pub(crate) fn resolved(&self, resolved: Resolved) {
         let before = self.by_name.borrow().get(&resolved.cluster).cloned();
-        self.resolved.borrow_mut().insert(resolved.cluster, resolved.endpoints);
+        self.resolved.borrow_mut().insert(resolved.cluster.clone(), resolved);
         if let Some(before) = before {
             let settings = before.settings();
             self.install(&settings.snapshot, settings.index, settings.config(), Some(before));

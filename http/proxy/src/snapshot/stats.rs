@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use http_balance::EndpointId;
 use http_balance::generations::{Dropped, Generation};
+use http_balance::plan::Standing;
 use http_balance::ring::Member;
 use http_balance::sticky::StickyRules;
 use rustc_hash::FxHashMap;
 
-use super::model::{LogSink, StatId};
-use super::rings::Rings;
+use super::model::{EndpointConfig, LogSink, StatId};
+use super::rings::{By, Rings};
 use crate::record::TABLE_SIZES_MAX;
 
 /// What a series is about; ids of different families are unrelated.
@@ -169,14 +170,23 @@ impl StatRegistry {
         &mut self,
         cluster: &str,
         rules: &StickyRules,
-        members: Vec<Member>,
+        own: (By, Vec<Member>),
         named: &[(SocketAddr, EndpointId)],
     ) -> Vec<Generation> {
-        let (rings, gone) = self.rings.of(cluster, rules, members, named);
+        let (rings, gone) = self.rings.of(cluster, rules, own, named);
         for address in gone {
             self.id(StatFamily::Endpoint, &Self::endpoint_name(cluster, &address));
         }
         rings
+    }
+
+    /// Takes note of the endpoints that the names of a cluster stand for, and returns the rings of its sessions with
+    /// them; none without sessions. `now` is by the cores' clocks.
+    pub fn resolved(&mut self, cluster: &str, found: &[EndpointConfig], now: Duration) -> Vec<Generation> {
+        self.at(now);
+        let serving = found.iter().filter(|endpoint| endpoint.role.standing == Standing::Serving);
+        let members = serving.map(|endpoint| Member { id: endpoint.id(), weight: endpoint.weight });
+        self.rings.found(cluster, members.collect())
     }
 
     /// Rings of sticky sessions that were let go before their time since the last call, by cluster.

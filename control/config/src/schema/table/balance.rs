@@ -80,7 +80,7 @@ pub(super) const CLUSTER_RULES: &[Field] = &[
         "sticky",
         Kind::Object(&STICKY),
         NONE,
-        "Sessions keep their endpoint by a signed cookie. Not with `ring_hash`, `maglev` and endpoints given by name."
+        "Sessions keep their endpoint by a signed cookie. Not with `ring_hash` and `maglev`."
     ),
     field!("retry_budget", Kind::Object(&RETRY_BUDGET), Optional, "How many retries all routes may make."),
     field!(

@@ -85,7 +85,7 @@ pub(super) fn cluster(
     let kind = (rules.policy, rules.sticky.is_some(), !dns.is_empty());
     let subset = subset::take(&mut endpoints, subset::size_min(&options, kind)?, host);
     let stat = stats.id(StatFamily::Cluster, &name);
-    let generations = sticky::rings(&name, &rules, (&endpoints, &dns), stats)?;
+    let generations = sticky::rings(&name, &rules, (&endpoints, &dns), stats);
     let plan = plan(rules, (&endpoints, &dns), generations)?;
     Ok(ClusterConfig {
         name,

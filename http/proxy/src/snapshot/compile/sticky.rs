@@ -19,6 +19,7 @@ use super::fault::{Checked, Fault, Within};
 use super::tls::secret_bytes;
 use super::{shard_field, value};
 use crate::snapshot::model::{DnsTarget, EndpointConfig, StickyConfig};
+use crate::snapshot::rings::By;
 use crate::snapshot::stats::StatRegistry;
 
 /// The rules and the cookie; None when sessions are off.
@@ -113,14 +114,11 @@ pub(super) fn rings(
     rules: &ClusterRules,
     (endpoints, dns): (&[EndpointConfig], &[DnsTarget]),
     stats: &mut StatRegistry,
-) -> Checked<Vec<Generation>> {
-    let Some(rules) = &rules.sticky else { return Ok(Vec::new()) };
-    if !dns.is_empty() {
-        let message = "is not supported with names to resolve, which change on the core: give addresses";
-        return shard_field(Err(Fault::new("sticky", message)));
-    }
+) -> Vec<Generation> {
+    let Some(rules) = &rules.sticky else { return Vec::new() };
+    let by = if dns.is_empty() { By::Address } else { By::Name };
     let serving = endpoints.iter().filter(|endpoint| endpoint.role.standing == Standing::Serving);
     let members = serving.map(|endpoint| Member { id: endpoint.id(), weight: endpoint.weight }).collect();
     let named: Vec<_> = endpoints.iter().map(|endpoint| (endpoint.address, endpoint.id())).collect();
-    Ok(stats.rings(cluster, rules, members, &named))
+    stats.rings(cluster, rules, (by, members), &named)
 }

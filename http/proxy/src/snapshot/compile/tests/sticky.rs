@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use control_api::envoy::cluster::Cluster;
-use control_api::envoy::cluster::cluster::{ClusterDiscoveryType, DiscoveryType, LbPolicy};
+use control_api::envoy::cluster::cluster::LbPolicy;
 use control_api::envoy::core::{DataSource, Metadata, data_source};
 use control_api::envoy::tls::{GenericSecret, Secret, TlsSessionTicketKeys, secret};
 use control_api::shard::v1;
@@ -94,7 +94,7 @@ fn every_field_reaches_the_snapshot() {
 #[test]
 fn what_cannot_be_is_refused_by_name() {
     type Edit<'a> = &'a dyn Fn(&mut v1::Sticky, &mut Cluster);
-    let cases: [(Edit<'_>, &str); 13] = [
+    let cases: [(Edit<'_>, &str); 12] = [
         (&|s, _| s.keys.clear(), "sticky.keys is required"),
         (&|s, _| s.keys = vec!["x".to_owned()], "sticky.keys[0] names the unknown secret \"x\""),
         (&|s, _| s.keys = vec!["tickets".to_owned()], "\"tickets\", which is no generic_secret"),
@@ -107,14 +107,6 @@ fn what_cannot_be_is_refused_by_name() {
         (&|s, _| s.max_age = seconds(0), "sticky.max_age"),
         (&|s, _| s.virtual_nodes = Some(99), "sticky.virtual_nodes"),
         (&|_, c| c.lb_policy = LbPolicy::RingHash.into(), "sticky is not supported with the lb_policies"),
-        (
-            &|_, c| {
-                let strict = ClusterDiscoveryType::Type(DiscoveryType::StrictDns.into());
-                c.cluster_discovery_type = Some(strict);
-                c.load_assignment = Some(assignment(&c.name, vec![endpoint("backend.internal", 80)]));
-            },
-            "sticky is not supported with names to resolve",
-        ),
     ];
     for (edit, expected) in cases {
         let refusal = refusal(&with(edit));
