@@ -18,7 +18,7 @@ use http_wire::head::BodyLength;
 
 use super::{ConnInfo, Ready, age_limit, request_limit};
 use crate::core::{Core, LiveSnapshot};
-use crate::exchange::{self, Done, Next, Request, Timers, Work};
+use crate::exchange::{self, Done, Next, Request, Work};
 use crate::reason::Reason;
 use crate::side::{H1Side, Side, SideError};
 use crate::snapshot::ListenerConfig;
@@ -43,7 +43,6 @@ pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Re
     if let Some(early) = ready.early {
         side.unread(early);
     }
-    let mut timers = Timers::default();
     let wait = Deadline::new();
     let age_limit = age_limit(core, config, info.opened_at);
     let requests_max = request_limit(core, config);
@@ -71,10 +70,9 @@ pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Re
         if refused.is_none() {
             info.live.request_started();
         }
-        let work = Work { conn: Rc::clone(&info), request, downstream: Side::H1(side), timers, refused };
+        let work = Work { conn: Rc::clone(&info), request, downstream: Side::H1(side), refused };
         let Done { next, work } = exchange::run_in_place(core, work).await;
         core.give_request(work.request);
-        timers = work.timers;
         side = match work.downstream {
             Side::H1(side) => side,
             Side::H2(_) => return Reason::Internal,

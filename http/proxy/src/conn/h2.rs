@@ -17,7 +17,7 @@ use http_wire::head::{BodyLength, Scheme};
 
 use super::{ConnInfo, Ready, age_limit, request_limit};
 use crate::core::{Core, LiveSnapshot};
-use crate::exchange::{self, Timers, Work};
+use crate::exchange::{self, Work};
 use crate::link::{Arrival, Link, LinkEnd};
 use crate::reason::Reason;
 use crate::side::{H2Side, Side};
@@ -306,7 +306,6 @@ impl Stream {
             conn: Rc::clone(&self.info),
             request,
             downstream: Side::H2(side),
-            timers: Timers::default(),
             refused: meta.err().map(Reason::from),
         };
         let done = exchange::run_in_place(&self.core, work).await;

@@ -72,11 +72,11 @@ impl Default for Request {
     }
 }
 
-/// Deadlines that a connection keeps and each of its exchanges moves.
+/// Deadlines that a place keeps and each of its exchanges moves.
 #[derive(Debug, Default)]
-pub(crate) struct Timers {
-    pub(crate) response: Deadline,
-    pub(crate) idle: Deadline,
+struct Timers {
+    response: Deadline,
+    idle: Deadline,
 }
 
 /// What the connection may do after an exchange.
@@ -189,11 +189,11 @@ impl RequestId {
 }
 
 /// Runs one exchange to its end and records it. What is no request that could be routed is answered and recorded.
-async fn run(core: &Rc<Core>, work: &mut Work) -> Next {
+async fn run(core: &Rc<Core>, work: &mut Work, timers: &Timers) -> Next {
     let snapshot = core.snapshot_of(work.conn.listener);
     let listener = snapshot.listener(work.conn.listener);
     let refused = work.refused;
-    let mut exchange = Exchange::begin(core, work);
+    let mut exchange = Exchange::begin(core, work, timers);
     let result = match (refused, listener) {
         (Some(reason), _) => Err(Stop::reply(reason)),
         (None, Some(listener)) => exchange.stops(&snapshot, listener).await,
@@ -209,8 +209,8 @@ async fn run(core: &Rc<Core>, work: &mut Work) -> Next {
 }
 
 impl<'a> Exchange<'a> {
-    fn begin(core: &'a Rc<Core>, work: &'a mut Work) -> Self {
-        let Work { conn, request, downstream, timers, .. } = work;
+    fn begin(core: &'a Rc<Core>, work: &'a mut Work, timers: &'a Timers) -> Self {
+        let Work { conn, request, downstream, .. } = work;
         let outcome = Outcome {
             listener: conn.listener,
             method: request.head.method,

@@ -3,7 +3,8 @@
 //! The future of an exchange holds everything between two waits of stops 6 to 12. Inside the connection's own future it
 //! would be there while the connection is idle, 3.7 KB of 10; made for each exchange it would be an allocation and a
 //! copy per request. So it is made once, goes from exchange to exchange in a loop, and waits in the core's pool
-//! meanwhile. A place whose exchange did not end, because its task was dropped or panicked, goes with it.
+//! meanwhile, with the exchange's time limits, so that an idle connection has none of its own in the wheel. A place whose
+//! exchange did not end, because its task was dropped or panicked, goes with it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -24,7 +25,6 @@ pub(crate) struct Work {
     pub(crate) conn: Rc<ConnInfo>,
     pub(crate) request: Box<Request>,
     pub(crate) downstream: Side,
-    pub(crate) timers: Timers,
     /// Why there is nothing to route, only to answer.
     pub(crate) refused: Option<Reason>,
 }
@@ -63,6 +63,7 @@ impl Place {
 }
 
 async fn run_each(slot: Rc<RefCell<Slot>>) {
+    let timers = Timers::default();
     loop {
         let (core, mut work) = poll_fn(|_| match slot.replace(Slot::Empty) {
             Slot::Begun(core, work) => Poll::Ready((core, work)),
@@ -73,7 +74,9 @@ async fn run_each(slot: Rc<RefCell<Slot>>) {
             }
         })
         .await;
-        let next = super::run(&core, &mut work).await;
+        let next = super::run(&core, &mut work, &timers).await;
+        timers.response.clear();
+        timers.idle.clear();
         slot.replace(Slot::Ended(Done { next, work }));
     }
 }
