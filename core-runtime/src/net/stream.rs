@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::pipe::Pipe;
 use crate::buf::{Buf, Scratch};
 use crate::io::Registered;
-use crate::outbox::{POST_BYTES_MAX, Sent};
+use crate::outbox::{self, POST_BYTES_MAX, Sent};
 use crate::sys;
 use crate::timer::Deadline;
 
@@ -116,6 +116,7 @@ impl TcpStream {
     /// # Errors
     /// `WouldBlock` when it takes nothing, else what the socket says.
     pub fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        let_posts_go_first(bytes.len());
         self.io.write_with(|fd| sys::send(fd, bytes))
     }
 
@@ -124,6 +125,7 @@ impl TcpStream {
     /// # Errors
     /// As [`TcpStream::try_write`].
     pub fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let_posts_go_first(slices.iter().map(|slice| slice.len()).sum());
         self.io.write_with(|fd| sys::send_vectored(fd, slices))
     }
 
@@ -193,6 +195,7 @@ impl TcpStream {
     /// # Errors
     /// As [`TcpStream::try_write`].
     pub fn try_splice_out(&self, pipe: &mut Pipe) -> io::Result<usize> {
+        let_posts_go_first(usize::MAX);
         self.io.write_with(|fd| pipe.drain(fd))
     }
 
@@ -237,6 +240,13 @@ impl TcpStream {
     /// What `getsockname` says.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         sys::local_addr(&BorrowedRaw(self.io.fd()))
+    }
+}
+
+/// Short messages of other connections do not wait behind a long write in the same turn.
+fn let_posts_go_first(bytes: usize) {
+    if bytes > POST_BYTES_MAX {
+        outbox::send_all();
     }
 }
 
