@@ -2,8 +2,9 @@
 //!
 //! A [`shard::Shard`] is one thread with one ring (or one epoll set). Everything handed out here belongs to the
 //! thread that made it. The model is readiness: a socket says when reading or writing can go on, then the
-//! caller moves bytes with a plain non-blocking call into memory it owns. The kernel never holds our memory,
-//! so dropping a future at any point is safe, and an idle connection holds no buffer.
+//! caller moves bytes with a plain non-blocking call into memory it owns. Short messages may be posted instead: then
+//! the reactor owns and sends them. The kernel never holds our memory, so dropping a future at any point is safe, and
+//! an idle connection holds no buffer but the rest of a post that its peer does not take.
 //!
 //! All `unsafe` of the data plane is in `sys`, `waker` and `driver::ring`.
 

@@ -20,9 +20,9 @@ use crate::io::State;
 use crate::sys;
 
 /// Bytes of one post; more is written at once.
-pub(crate) const POST_BYTES_MAX: usize = 32 * 1024;
-/// Sockets that wait for the end of a turn; with one more all leave at once. Bounds the memory, and the time that the
-/// first one waits.
+pub const POST_BYTES_MAX: usize = 32 * 1024;
+/// Posts that make a row: with the last of them all leave at once, before the turn ends. Bounds the memory, and the time
+/// that the first one waits.
 const POSTED_MAX: usize = 16;
 
 thread_local! {
@@ -262,6 +262,16 @@ mod tests {
 
     #[test]
     fn a_lost_post_is_told_by_the_next_read_and_write() {
+        // The peer is there and silent: only the post can tell.
+        with_a_pair(|ours, theirs| async move {
+            ours.shutdown_write().expect("open");
+            ours.post(scratch(b"too late")).expect("nothing waits");
+            poll_fn(|cx| ours.poll_readable(cx)).await;
+            let told = ours.try_read(&mut [0; 8]).map_err(|error| error.kind());
+            assert_eq!(told, Err(io::ErrorKind::BrokenPipe));
+            assert!(ours.has_lost_post());
+            drop(theirs);
+        });
         with_a_pair(|ours, theirs| async move {
             theirs.reset_on_close().expect("a socket option");
             drop(theirs);
@@ -276,6 +286,17 @@ mod tests {
             assert!(ours.try_write(b"more").is_err());
             assert!(!ours.is_quiet());
             ours.post(scratch(b"again")).expect_err("there is no use");
+        });
+    }
+
+    #[test]
+    fn a_long_write_of_another_socket_lets_posts_go_first() {
+        with_a_pair(|ours, theirs| async move {
+            ours.post(scratch(b"short")).expect("nothing waits");
+            theirs.try_write(&[b'x'; POST_BYTES_MAX]).expect("room");
+            assert_eq!(ours.io_state(), Sent::WithTheTurn, "that was not long");
+            theirs.try_write(&[b'x'; POST_BYTES_MAX + 1]).expect("room");
+            assert_eq!(ours.io_state(), Sent::All);
         });
     }
 

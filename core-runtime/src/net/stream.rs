@@ -133,7 +133,7 @@ impl TcpStream {
     /// later comes behind them. That they are lost is told by the next read or write. At most 32 KiB.
     ///
     /// # Errors
-    /// The bytes, when they are too many, earlier ones have not left, or the socket takes none.
+    /// The bytes, when they are too many, earlier ones have not left, or a post before them was lost.
     pub fn post(&self, bytes: Scratch) -> Result<(), Scratch> {
         if bytes.len() > POST_BYTES_MAX { Err(bytes) } else { self.io.post(bytes) }
     }

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Endpoints that are drained at the same time.
-pub(crate) const DRAINED_MAX: usize = 1024;
+use http_proxy::pool::DRAINED_MAX;
+
 /// Names that an error lists.
 const LISTED_MAX: usize = 20;
 /// First line of each message to a successor.

@@ -3,8 +3,8 @@
 //! It runs on threads of its own. Metrics come from what the aggregator holds, so scraping never touches a reactor;
 //! lists of what is open are asked of the cores, which answer between two turns, bounded (`http_proxy::survey`).
 //! HTTP/1.1, one request per connection, nothing secret. What changes something is a POST, and answered on the unix
-//! socket only, whose file is its user's alone: a loopback address is open to everybody on the host. On a hot restart the socket itself goes to the
-//! successor, and the old process stops answering once that one serves.
+//! socket only, whose file is its user's alone: a loopback address is open to everybody on the host. On a hot restart
+//! the socket itself goes to the successor, and the old process stops answering once that one serves.
 
 mod change;
 mod facts;

@@ -8,7 +8,8 @@
 //!      └─ not allowed ─► over
 //! ```
 //! Invariants: one hedge for an exchange at most, for requests that may be made twice; one with a body waits until all
-//! of it has come and is kept for another attempt. None that the cluster's budget has not paid. Dropping it cuts it. Whether and when is decided by `http_balance::hedge`.
+//! of it has come and is kept for another attempt. None that the cluster's budget has not paid. Dropping it cuts it.
+//! Whether and when is decided by `http_balance::hedge`.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

@@ -46,6 +46,9 @@ pub struct Checked {
     pub endpoints: Vec<(SocketAddr, Health)>,
 }
 
+/// Endpoints that an operator drains at the same time.
+pub const DRAINED_MAX: usize = 1024;
+
 /// The endpoints of a cluster that an operator drains, all of them.
 #[derive(Debug)]
 pub struct Drained {

@@ -8,7 +8,7 @@ use control_api::defaults::{Bound, Range, cluster, h2, listener, mirror, route, 
 use http_balance::generations::{GENERATIONS_MAX, RETIRED_POINTS_MAX};
 
 use super::{LOG_SINKS_MAX, StatFamily};
-use crate::pool::LINES_MAX;
+use crate::pool::{DRAINED_MAX, LINES_MAX};
 use crate::reason::Reason;
 
 const HEAD: &str = "# Limits
@@ -218,6 +218,12 @@ fn connection_rows() -> Vec<Row> {
             None,
         ),
         fixed("`upgrade_configs` entries", listener::UPGRADES_MAX, "The config is refused.", None),
+        fixed(
+            "Bytes of a message that is left to the reactor when its peer does not take it at once",
+            core_runtime::net::POST_BYTES_MAX,
+            "Longer ones stay with their exchange. The next message of the connection waits, for `stream_idle_timeout`.",
+            None,
+        ),
     ]
 }
 
@@ -408,6 +414,12 @@ fn process_rows() -> Vec<Row> {
         fixed("Cluster series", StatFamily::Cluster.series_max(), shared, None),
         fixed("Endpoint series", StatFamily::Endpoint.series_max(), shared, None),
         fixed("Access log targets in the life of a process", LOG_SINKS_MAX, "The config is refused.", None),
+        fixed(
+            "Endpoints that an operator drains (`shardctl endpoint drain`)",
+            DRAINED_MAX,
+            "409 on the admin socket: one more is not drained.",
+            None,
+        ),
         fixed(
             "Rings of the past of a cluster with sticky sessions",
             GENERATIONS_MAX,
