@@ -133,10 +133,11 @@ impl TurnGate {
     }
 }
 
-/// Passes through the gate for bulk work in a turn; one is some 100 KiB copied in and out, 50 µs.
-const BULK_PER_TURN: usize = 4;
+/// Passes through the gate for bulk work in a turn; one is some 100 KiB in and out: 50 µs, several times that into memory
+/// that a socket's buffer has not had yet.
+const BULK_PER_TURN: usize = 2;
 /// Bytes that a turn moves before everybody with more has to stand in line.
-const FREE_BYTES_PER_TURN: usize = 512 * 1024;
+const FREE_BYTES_PER_TURN: usize = 256 * 1024;
 
 thread_local! {
     static BULK: TurnGate = TurnGate::new(BULK_PER_TURN);

@@ -36,6 +36,14 @@ pub struct Window {
     pub failures: Vec<String>,
 }
 
+impl Window {
+    fn of(Seen { mut latencies, failures }: Seen) -> Self {
+        latencies.sort_unstable();
+        let share = |part: usize| latencies.get(latencies.len() * part / 100).copied().unwrap_or_default();
+        Self { requests: latencies.len(), p50: share(50), p99: share(99), failures }
+    }
+}
+
 impl Steady {
     /// Starts `clients` connections that ask for `/` `rate` times a second together.
     #[must_use]
@@ -55,12 +63,18 @@ impl Steady {
     /// Lets `length` pass and says what the clients saw in it.
     #[must_use]
     pub fn window(&self, length: Duration) -> Window {
-        drop(self.take());
+        let [window] = Self::windows([self], length);
+        window
+    }
+
+    /// The same of several, of the same while.
+    #[must_use]
+    pub fn windows<const N: usize>(all: [&Self; N], length: Duration) -> [Window; N] {
+        for steady in all {
+            drop(steady.take());
+        }
         pause(length);
-        let Seen { mut latencies, failures } = self.take();
-        latencies.sort_unstable();
-        let share = |part: usize| latencies.get(latencies.len() * part / 100).copied().unwrap_or_default();
-        Window { requests: latencies.len(), p50: share(50), p99: share(99), failures }
+        all.map(|steady| Window::of(steady.take()))
     }
 
     /// The calmest of some windows, by p99, with the requests and failures of all: other tests run on the same cores, and

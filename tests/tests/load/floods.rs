@@ -2,6 +2,11 @@
 //! fixed rate are served, their p99 stays within twice that of quiet times, and the proxy's memory within a bound
 //! that follows from its limits. Quiet and attacked windows alternate, medians are compared; attackers give way to
 //! every other thread, so that it is the proxy which is measured and not the scheduler.
+//!
+//! Attackers, clients, backends and the proxy share one machine, whose kernel and processors the attack also keeps busy.
+//! So other clients ask the same backend at the same time without the proxy: what an attack on the proxy does to them is
+//! the machine's doing. A proxied request crosses the machine twice where theirs crosses it once. What the proxy itself
+//! makes others wait for is its turns: they have a bound of their own.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -27,12 +32,10 @@ const NICE: i32 = -15;
 const NICE_OF_ATTACKERS: i32 = 5;
 const CLIENTS: u32 = 8;
 const RATE: u32 = 400;
-/// p99 must not more than double; below this it is the machine's own noise: one slice of the scheduler with as many
-/// busy threads as this test has.
+/// Below this a p99 of four hundred requests is the machine's own noise: a few slices of its scheduler.
 const P99_FLOOR: Duration = Duration::from_millis(10);
-/// Of the readers that do not read: filling their sockets copies hundreds of megabytes through a machine of two cores, and
-/// its other processes wait for the kernel's part of that, too.
-const P99_FLOOR_OF_FILLING: Duration = Duration::from_millis(25);
+/// Of a hundred turns of the reactor, 99 are to be shorter, by the clock on the wall.
+const TURN_P99_MAX: Duration = Duration::from_micros(2500);
 /// What a process may grow by whatever is done to it: tables, the allocator's slack.
 const SLACK_BYTES: u64 = 12 << 20;
 
@@ -50,6 +53,8 @@ struct Stand {
     proxy: Proxy,
     target: Target,
     steady: Steady,
+    /// The same without the proxy.
+    direct: Steady,
     _backends: [Process; 2],
     _dir: TempDir,
 }
@@ -84,60 +89,78 @@ fn stand() -> Stand {
     let proxy = Proxy::start(config);
     let target = Target { plain: proxy.address(), secure: proxy.listener("tls"), authority };
     let steady = Steady::start(target.plain, CLIENTS, RATE);
-    Stand { proxy, target, steady, _backends: [small, large], _dir: dir }
+    let direct = Steady::start(address, CLIENTS, RATE);
+    Stand { proxy, target, steady, direct, _backends: [small, large], _dir: dir }
+}
+
+impl Stand {
+    /// What clients see in a while: through the proxy, and without it.
+    fn window(&self) -> [Window; 2] {
+        Steady::windows([&self.steady, &self.direct], WINDOW)
+    }
+
+    /// The same while `attackers` threads attack.
+    fn attacked_window(&self, attackers: usize, attack: Attack) -> [Window; 2] {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..attackers {
+                scope.spawn(|| {
+                    set_nice(NICE_OF_ATTACKERS);
+                    attack(&self.target, &stop);
+                });
+            }
+            pause(RAMP);
+            let windows = self.window();
+            stop.store(true, Ordering::Release);
+            windows
+        })
+    }
+}
+
+/// Medians over the rounds: through the proxy, and without it.
+fn medians(rounds: &[[Window; 2]], figure: impl Fn(&Window) -> Duration) -> [Duration; 2] {
+    [0, 1].map(|way| median(rounds.iter().map(|windows| figure(&windows[way]))))
 }
 
 /// Runs an attack by `attackers` threads in turn with quiet, and judges.
 #[track_caller]
 fn withstand(name: &str, attackers: usize, attack: Attack, memory_max: u64) {
-    withstand_with(name, attackers, attack, memory_max, P99_FLOOR);
-}
-
-/// As [`withstand`], with a floor of its own for the p99 of the others.
-#[track_caller]
-fn withstand_with(name: &str, attackers: usize, attack: Attack, memory_max: u64, floor: Duration) {
     let _alone = crate::alone();
     let mut stand = stand();
-    drop(stand.steady.window(WINDOW));
+    drop(stand.window());
     let pid = stand.proxy.process().pid();
     let before = procfs::usage(pid).expect("it runs").resident_bytes;
     let (mut quiet, mut attacked) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        quiet.push(stand.steady.window(WINDOW));
-        let stop = AtomicBool::new(false);
-        attacked.push(std::thread::scope(|scope| {
-            for _ in 0..attackers {
-                scope.spawn(|| {
-                    set_nice(NICE_OF_ATTACKERS);
-                    attack(&stand.target, &stop);
-                });
-            }
-            pause(RAMP);
-            let window = stand.steady.window(WINDOW);
-            stop.store(true, Ordering::Release);
-            window
-        }));
+        quiet.push(stand.window());
+        attacked.push(stand.attacked_window(attackers, attack));
     }
     let grown = procfs::peak_bytes(pid).expect("it runs").saturating_sub(before);
-    let p99 = |windows: &[Window]| median(windows.iter().map(|window| window.p99));
-    let p50 = |windows: &[Window]| median(windows.iter().map(|window| window.p50));
+    let [p50_before, p50] = [&quiet, &attacked].map(|rounds| medians(rounds, |window| window.p50)[0]);
+    let [p99_before, direct_before] = medians(&quiet, |window| window.p99);
+    let [p99, direct] = medians(&attacked, |window| window.p99);
     tests::note(&format!(
-        "{name}: p50 {:?} to {:?}, p99 {:?} to {:?}, memory +{} KiB of {} KiB",
-        p50(&quiet),
-        p50(&attacked),
-        p99(&quiet),
-        p99(&attacked),
+        "{name}: p50 {p50_before:?} to {p50:?}, p99 {p99_before:?} to {p99:?} (without the proxy {direct_before:?} to \
+         {direct:?}), memory +{} KiB of {} KiB",
         grown / 1024,
         (memory_max + SLACK_BYTES) / 1024
     ));
+    let [p99_turn, p999_turn] = [0.99, 0.999].map(|share| turns(&stand.proxy, share));
+    tests::note(&format!("  turns: p99 up to {p99_turn:?}, p99.9 up to {p999_turn:?}"));
     for (reason, count) in reasons(&stand.proxy) {
         tests::note(&format!("  {reason}: {count}"));
     }
-    let failures: Vec<&String> = quiet.iter().chain(&attacked).flat_map(|window| &window.failures).collect();
+    let failures: Vec<&String> =
+        quiet.iter().chain(&attacked).flatten().flat_map(|window| &window.failures).collect();
     assert!(failures.is_empty(), "{name}: others failed: {failures:?}");
     assert!(grown <= memory_max + SLACK_BYTES, "{name}: memory has grown by {grown} bytes");
-    let allowed = (p99(&quiet) * 2).max(floor);
-    assert!(p99(&attacked) <= allowed, "{name}: p99 of others {:?}, {allowed:?} allowed", p99(&attacked));
+    assert!(p99_turn <= TURN_P99_MAX, "{name}: one turn in a hundred takes up to {p99_turn:?}");
+    let machine = direct.saturating_sub(direct_before) * 2;
+    let allowed = (p99_before * 2 + machine).max(P99_FLOOR);
+    assert!(
+        p99 <= allowed,
+        "{name}: p99 of others {p99:?}, {allowed:?} allowed, {machine:?} of it for the machine's part"
+    );
 }
 
 /// What the proxy says about it.
@@ -145,6 +168,19 @@ fn reasons(proxy: &Proxy) -> Vec<(String, f64)> {
     let samples = proxy.metrics().samples.into_iter();
     let reasons = samples.filter(|sample| sample.name == "shard_reasons_total" && sample.value > 0.0);
     reasons.map(|sample| (sample.labels.get("reason").cloned().unwrap_or_default(), sample.value)).collect()
+}
+
+/// Within which length, as fine as the metric is, that share of the reactor's turns has been.
+fn turns(proxy: &Proxy, share: f64) -> Duration {
+    let samples = proxy.metrics().samples.into_iter();
+    let buckets = samples.filter(|sample| sample.name == "shard_reactor_turn_seconds_bucket");
+    let mut lengths: Vec<(f64, f64)> =
+        buckets.filter_map(|sample| Some((sample.labels.get("le")?.parse().ok()?, sample.value))).collect();
+    lengths.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let all = lengths.last().expect("the metric is there").1;
+    assert!(all > 0.0, "the reactor turned");
+    let within = lengths.iter().find(|(_, count)| *count >= all * share).expect("the last has all");
+    Duration::try_from_secs_f64(within.0).unwrap_or(Duration::MAX)
 }
 
 fn goes_on(stop: &AtomicBool) -> bool {
@@ -314,7 +350,7 @@ fn readers_that_do_not_read() {
     // Each response may hold the buffers of one exchange, 64 KiB read and as much on its way.
     let readers = u64::try_from(SLOW_READERS).expect("small");
     let memory_max = readers * 2 * 64 * 1024;
-    withstand_with("slow readers", 1, slow_readers, memory_max, P99_FLOOR_OF_FILLING);
+    withstand("slow readers", 1, slow_readers, memory_max);
 }
 
 #[test]
