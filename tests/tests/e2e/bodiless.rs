@@ -1,6 +1,10 @@
 //! C09: answers without a body (HEAD, 204, 304) and the connection that serves on.
 
-use tests::{Config, Origin, Proxy};
+use std::time::Duration;
+
+use tests::config::{Action, Cors};
+use tests::h2raw::{Frame, H2Conn, request_fields};
+use tests::{Config, Origin, Proxy, Route};
 
 type Case = (&'static str, &'static str, &'static str, u16);
 
@@ -96,5 +100,69 @@ fn c09_head_of_a_page_that_the_proxy_makes_has_no_body() {
         client.send("HEAD / HTTP/1.1\r\nHost: a.example\r\n\r\n");
         let response = client.response("HEAD");
         assert!(matches!(response.status, 502 | 503), "{response:?}");
+    }
+}
+
+/// The stream has to end with the head, or with an empty frame behind it: a stream without an end is an error to every client.
+#[test]
+fn c09_over_h2_a_stream_without_a_body_ends() {
+    let origin = origin_with(CASES);
+    let proxy = Proxy::start(Config::to(origin.address()));
+    let mut client = H2Conn::client(proxy.connect().into_stream(), &[]);
+    for (number, (method, target, reply, status)) in (0u32..).zip(CASES) {
+        let stream = number * 2 + 1;
+        client.send(&Frame::headers(stream, true, &request_fields(method, "a.example", target)));
+        let response = client.response(stream).expect(target);
+        assert_eq!((response.status, response.body.len()), (*status, 0), "{target}");
+        let announced = reply.contains("1234").then_some("1234");
+        assert_eq!(response.field("content-length"), announced, "{target}");
+    }
+}
+
+#[test]
+fn c09_what_the_proxy_itself_says_in_a_head_ends_the_stream() {
+    let redirect = Action::Redirect { status: 308, host: None, path: Some("/new".to_owned()), https: false };
+    let cors = Cors {
+        origins: vec!["https://app.example".to_owned()],
+        methods: vec!["PUT".to_owned()],
+        headers: Vec::new(),
+        expose: Vec::new(),
+        max_age: Some(Duration::from_secs(1)),
+        credentials: false,
+    };
+    let origin = origin_with(&[]);
+    let mut config = Config::to(origin.address()).route(|route| route.cors = Some(cors));
+    for own in [
+        Route::prefix("redirect", "/old").having(|route| route.action = redirect),
+        Route::exact("empty", "/empty").direct(200, ""),
+        Route::exact("none", "/none").direct(204, ""),
+        Route::exact("unchanged", "/unchanged").direct(304, ""),
+        Route::exact("text", "/text").direct(200, "text"),
+    ] {
+        config = config.and_route(own);
+    }
+    config.routes.reverse();
+    let proxy = Proxy::start(config);
+    let preflight = [("origin", "https://app.example"), ("access-control-request-method", "PUT")];
+    let table: [(&str, &str, u16, Option<&str>, &str); 9] = [
+        ("GET", "/old/x", 308, Some("0"), ""),
+        ("HEAD", "/old/x", 308, Some("0"), ""),
+        ("GET", "/empty", 200, Some("0"), ""),
+        ("GET", "/none", 204, None, ""),
+        ("GET", "/unchanged", 304, None, ""),
+        ("GET", "/text", 200, Some("4"), "text"),
+        ("HEAD", "/text", 200, Some("4"), ""),
+        ("OPTIONS", "/", 204, None, ""),
+        ("GET", "/after", 200, Some("5"), "after"),
+    ];
+    let mut client = H2Conn::client(proxy.connect().into_stream(), &[]);
+    for (number, (method, target, status, length, body)) in (0u32..).zip(table) {
+        let stream = number * 2 + 1;
+        let mut fields = request_fields(method, "a.example", target);
+        fields.extend(preflight.iter().filter(|_| method == "OPTIONS"));
+        client.send(&Frame::headers(stream, true, &fields));
+        let response = client.response(stream).unwrap_or_else(|early| panic!("{method} {target}: {early:?}"));
+        assert_eq!((response.status, response.text()), (status, body.to_owned()), "{method} {target}");
+        assert_eq!(response.field("content-length"), length, "{method} {target}");
     }
 }

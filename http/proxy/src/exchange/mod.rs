@@ -388,13 +388,14 @@ impl<'a> Exchange<'a> {
         let next = self.send_head(body, None, persistence)?;
         let sends_body =
             self.request.head.method != Method::Head && !reply.body.is_empty() && body != BodyLength::Empty;
-        if sends_body && !matches!(self.request.response.status, 204 | 304) {
+        let end = if sends_body && !matches!(self.request.response.status, 204 | 304) {
             self.outcome.response_bytes = length;
             let body = bytes::Bytes::from(std::mem::take(&mut reply.body));
-            self.downstream.send_body(BodyEvent::Last(crate::chunk::Chunk::Shared(body)))?;
-        } else if !matches!(self.downstream, Side::H2(_)) {
-            self.downstream.send_body(BodyEvent::End(None))?;
-        }
+            BodyEvent::Last(crate::chunk::Chunk::Shared(body))
+        } else {
+            BodyEvent::End(None)
+        };
+        self.downstream.send_body(end)?;
         self.flush_within_idle_limit(listener).await?;
         Ok(next)
     }

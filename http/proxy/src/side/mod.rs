@@ -124,15 +124,7 @@ impl Side {
         match self {
             Self::H1(side) => side.send_response_head(head, framing),
             Self::H2(side) => {
-                let body = if framing.request_method == Method::Head || head.status == 304 {
-                    BodyLength::Empty
-                } else {
-                    framing.body
-                };
-                let length = match framing.body {
-                    BodyLength::Exact(bytes) => Some(bytes),
-                    _ => framing.declared_length,
-                };
+                let (body, length) = plan_h2_response(head, framing);
                 side.send_response_head(head, body, length)?;
                 Ok(SentResponse { body, persistence: framing.persistence })
             }
@@ -214,5 +206,26 @@ impl Side {
             Self::H1(side) => side.poll_gone(cx),
             Self::H2(side) => side.poll_gone(cx),
         }
+    }
+}
+
+/// What follows a response head over HTTP/2, and the length that it announces (RFC 9110 §6.4.1, §8.6). Where nothing
+/// follows the stream ends with the head, whatever the length of nothing is called.
+fn plan_h2_response(head: &ResponseHead, framing: ResponseFraming) -> (BodyLength, Option<u64>) {
+    if head.is_interim() {
+        return (framing.body, None);
+    }
+    if head.status == 204 {
+        return (BodyLength::Empty, None);
+    }
+    if head.status == 304 || framing.request_method == Method::Head {
+        // Of a body that is made for GET and is not sent, but for a 304, whose own body is none.
+        let made = framing.body.exact().filter(|_| head.status != 304);
+        return (BodyLength::Empty, framing.declared_length.or(made));
+    }
+    match framing.body {
+        BodyLength::Exact(0) => (BodyLength::Empty, Some(0)),
+        BodyLength::Exact(bytes) => (framing.body, Some(bytes)),
+        body => (body, framing.declared_length),
     }
 }
