@@ -37,6 +37,9 @@ pub struct ClientContextBuilder {
     pub post_quantum: PostQuantum,
     /// Key exchange groups, most preferred first; empty: the usual ones, and `post_quantum`.
     pub groups: Vec<KeyExchange>,
+    /// Whether sessions of [`Session::client_early`](crate::Session::client_early) may send before the handshake's end.
+    /// Whoever turns it on answers for requests that arrive twice (RFC 8446 §8).
+    pub early_data: bool,
     pub clock: WallClock,
 }
 
@@ -50,6 +53,7 @@ impl ClientContextBuilder {
             session_names_max: 32,
             post_quantum: PostQuantum::Off,
             groups: Vec::new(),
+            early_data: false,
             clock: system_clock,
         }
     }
@@ -79,7 +83,7 @@ impl ClientContextBuilder {
             // rustls counts tickets, eight for each name.
             names => Resumption::in_memory_sessions(names.saturating_mul(8)),
         };
-        config.enable_early_data = false;
+        config.enable_early_data = self.early_data;
         Ok(ClientContext { config: Arc::new(config) })
     }
 }

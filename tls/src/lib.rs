@@ -37,7 +37,7 @@ pub use mac::MacKey;
 pub use names::{PolicyId, UnknownName};
 pub use provider::{KeyExchange, PostQuantum, RandomFailed, WallClock, system_clock};
 pub use server::{CertifiedName, Identity, ServedNames, ServerContext, ServerContextBuilder};
-pub use session::{HELLO_BYTES_MAX, Handshake, PLAIN_BYTES_MAX, Plain, Session};
+pub use session::{EarlyData, HELLO_BYTES_MAX, Handshake, PLAIN_BYTES_MAX, Plain, Session};
 pub use ticket::{TicketKey, TicketKeys};
 pub use verify::{ClientAuth, ClientAuthorities, Verification};
 

@@ -27,7 +27,7 @@ use crate::certificate::PeerCertificate;
 use crate::client::{ClientContext, server_name};
 use crate::error::TlsError;
 use crate::hello::{Hello, Peeked, peek};
-use crate::machine::{Outbound, Sinks, Step as _, pump, seal};
+use crate::machine::{Outbound, Sinks, Step as _, ends_early_data, first_flight, pump, seal};
 use crate::names::PolicyId;
 use crate::provider::PostQuantum;
 use crate::server::{ServerContext, ServerShared};
@@ -65,6 +65,21 @@ pub enum Handshake {
     Resumed,
 }
 
+/// Data that a client sends together with its ClientHello (RFC 8446 §2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlyData {
+    /// No ticket allows it, or nobody asked for it.
+    Unavailable,
+    /// A ticket allows it, and none was written.
+    Possible,
+    /// Written, and the server has not answered.
+    Offered,
+    /// The server takes it for the beginning of the stream.
+    Accepted,
+    /// The server has thrown it away.
+    Refused,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Input {
     Open,
@@ -97,6 +112,7 @@ pub struct Session {
     /// Our close_notify is out (or on its way).
     output_closed: bool,
     failure: Option<Box<TlsError>>,
+    early: EarlyData,
 }
 
 impl Session {
@@ -111,11 +127,57 @@ impl Session {
     /// # Errors
     /// [`TlsError::ServerName`] when `name` is neither, [`TlsError::Protocol`] when randomness fails.
     pub fn client(context: &ClientContext, name: &str) -> Result<Self, TlsError> {
-        let connection = UnbufferedClientConnection::new(context.config(), server_name(name)?)?;
-        let mut session =
-            Self::new(Machine::Client(Box::new(connection)), Some(name.to_ascii_lowercase().into()));
+        let mut session = Self::unsent_client(context, name)?;
         session.feed(&mut [])?;
         Ok(session)
+    }
+
+    /// Its ClientHello is not made yet.
+    fn unsent_client(context: &ClientContext, name: &str) -> Result<Self, TlsError> {
+        let connection = UnbufferedClientConnection::new(context.config(), server_name(name)?)?;
+        Ok(Self::new(Machine::Client(Box::new(connection)), Some(name.to_ascii_lowercase().into())))
+    }
+
+    /// As [`Session::client`]; when a ticket allows early data ([`EarlyData::Possible`]), [`Session::write_early`] may put
+    /// some behind the ClientHello before it is written.
+    ///
+    /// # Errors
+    /// As [`Session::client`].
+    pub fn client_early(context: &ClientContext, name: &str) -> Result<Self, TlsError> {
+        let mut session = Self::unsent_client(context, name)?;
+        if let Machine::Client(connection) = &mut session.machine
+            && first_flight(connection, None, &mut session.outgoing)?.is_some()
+        {
+            session.early = EarlyData::Possible;
+            return Ok(session);
+        }
+        session.feed(&mut [])?;
+        Ok(session)
+    }
+
+    /// Puts as much of `data` as the ticket allows behind the ClientHello and returns how much that was: 0 where early
+    /// data is not [`EarlyData::Possible`]. What is [`EarlyData::Refused`] later has to be written again.
+    ///
+    /// # Errors
+    /// [`TlsError::Protocol`] when it cannot be encrypted.
+    pub fn write_early(&mut self, data: &[u8]) -> Result<usize, TlsError> {
+        let Machine::Client(connection) = &mut self.machine else { return Ok(0) };
+        if self.early != EarlyData::Possible || data.is_empty() {
+            return Ok(0);
+        }
+        let taken = first_flight(connection, Some(data), &mut self.outgoing)?;
+        self.early = EarlyData::Offered;
+        self.feed(&mut [])?;
+        Ok(taken.unwrap_or(0))
+    }
+
+    /// What became of early data.
+    pub fn early_data(&self) -> EarlyData {
+        match self.early {
+            // The client has finished without saying EndOfEarlyData.
+            EarlyData::Offered if !self.is_handshaking() => EarlyData::Refused,
+            state => state,
+        }
     }
 
     fn new(machine: Machine, server_name: Option<Box<str>>) -> Self {
@@ -130,6 +192,7 @@ impl Session {
             input: Input::Open,
             output_closed: false,
             failure: None,
+            early: EarlyData::Unavailable,
         }
     }
 
@@ -254,6 +317,7 @@ impl Session {
 
     /// Lets rustls work through `input`. Returns how many bytes at its front are done with.
     fn pump(&mut self, input: &mut [u8]) -> (usize, Result<(), TlsError>) {
+        let outgoing_before = self.outgoing.len();
         let mut sinks = Sinks { plain: &mut self.plain, outgoing: &mut self.outgoing, close_notify: false };
         let (used, result) = match &mut self.machine {
             Machine::Server(connection) => pump(&mut **connection, input, &mut sinks),
@@ -262,6 +326,11 @@ impl Session {
         };
         if sinks.close_notify {
             self.input = Input::CloseNotify;
+        }
+        if self.early == EarlyData::Offered
+            && ends_early_data(self.outgoing.get(outgoing_before..).unwrap_or_default())
+        {
+            self.early = EarlyData::Accepted;
         }
         (used, result.map_err(TlsError::Protocol))
     }

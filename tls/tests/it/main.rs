@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod common;
 #[cfg(test)]
+mod early;
+#[cfg(test)]
 mod hellos;
 #[cfg(test)]
 mod hostile;
