@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use core_runtime::clock::Epoch;
 use core_runtime::timer;
-use tls::ClientContext;
+use tls::{ClientContext, EarlyData};
 
 use crate::h2::Fields;
-use crate::link::{Dialed, Link, Resumption};
+use crate::link::{Link, Shaken};
 use crate::load::{Desk, Take};
 use crate::plan::{Load, Plan};
 use crate::request::Values;
@@ -207,8 +207,12 @@ impl Core {
 
     /// Waits until requests may begin: connections are made before that.
     pub(crate) async fn begun(&self) {
-        let wait = self.begin.saturating_sub(self.now());
-        if !wait.is_zero() {
+        // A timer may fire a little early, and a request before the beginning would count as warm-up.
+        loop {
+            let wait = self.begin.saturating_sub(self.now());
+            if wait.is_zero() {
+                return;
+            }
             timer::sleep(wait).await;
         }
     }
@@ -265,20 +269,27 @@ impl Core {
         }
     }
 
-    /// A connection was made.
-    pub(crate) fn opened(&self, dialed: &Dialed) {
+    /// A connection was made, in `connect`, with a handshake after it unless on plaintext.
+    pub(crate) fn opened(&self, connect: Duration, tls: Option<&Shaken>) {
+        let is_measured = self.now() >= self.window.0;
         let mut tally = self.tally.borrow_mut();
-        let is_resumed = dialed.tls.map(|(_, kind)| kind == Resumption::Resumed);
         tally.counts.connections += 1;
-        tally.counts.tls_full += u64::from(is_resumed == Some(false));
-        tally.counts.tls_resumed += u64::from(is_resumed == Some(true));
-        if self.now() < self.window.0 {
-            return;
+        if is_measured {
+            tally.record(Phase::Connect, connect);
         }
-        tally.record(Phase::Connect, dialed.connect);
-        if let Some((span, kind)) = dialed.tls {
-            let phase = if kind == Resumption::Resumed { Phase::TlsResumed } else { Phase::TlsFull };
-            tally.record(phase, span);
+        let Some(shaken) = tls else { return };
+        let is_early = shaken.early_data == EarlyData::Accepted;
+        tally.counts.tls_full += u64::from(!shaken.is_resumed);
+        tally.counts.tls_resumed += u64::from(shaken.is_resumed);
+        tally.counts.early_accepted += u64::from(is_early);
+        tally.counts.early_refused += u64::from(shaken.early_data == EarlyData::Refused);
+        if is_measured {
+            let phase = match shaken.is_resumed {
+                _ if is_early => Phase::TlsEarly,
+                true => Phase::TlsResumed,
+                false => Phase::TlsFull,
+            };
+            tally.record(phase, shaken.span);
         }
     }
 

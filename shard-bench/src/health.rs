@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::number::{float, nanos, ratio};
+use crate::plan::EarlyRequests;
 use crate::report::units::{percent_text, span_text};
 use crate::run::Outcome;
 use crate::tally::{Fault, LATE, Phase};
@@ -79,6 +80,16 @@ pub(crate) fn examine(outcome: &Outcome, rate_tolerance: f64) -> Vec<Warning> {
             outcome.plan.cores.len()
         );
         warn("generator_busy", false, text);
+    }
+    let offers_early = outcome.plan.tls.early_data != EarlyRequests::None;
+    if offers_early && counts.connections > 0 && counts.early_accepted == 0 {
+        let text = match counts.early_refused {
+            0 => "no early data was sent: no connection followed another with a ticket that allows it (--fresh opens one \
+                  for each request; the target's tickets have to allow it)"
+                .to_owned(),
+            refused => format!("the target refused the early data of all {refused} connections that had some"),
+        };
+        warn("early_data_unused", true, text);
     }
     if counts.ended() > 0 && counts.ok == 0 {
         warn("no_success", true, "not one request succeeded".to_owned());

@@ -9,7 +9,7 @@ use core_runtime::shard::DriverChoice;
 use tls::{KeyExchange, Versions};
 
 use crate::load::Schedule;
-use crate::request::{Requests, Scheme};
+use crate::request::{Request, Requests, Scheme};
 
 /// What is spoken on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,12 +55,22 @@ pub(crate) enum Load {
     Open(Schedule),
 }
 
+/// Which requests may leave with the ClientHello of a resumed connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EarlyRequests {
+    None,
+    /// Of methods that are safe: an attacker may have early data arrive twice (RFC 8446 §8, RFC 8470 §4).
+    Safe,
+    All,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct TlsPlan {
     /// None: any certificate is good.
     pub(crate) roots_pem: Option<Vec<u8>>,
     pub(crate) versions: Versions,
     pub(crate) resume: bool,
+    pub(crate) early_data: EarlyRequests,
     /// Key exchange groups in order; empty: the default ones.
     pub(crate) groups: Vec<KeyExchange>,
     /// Chain and key of a client certificate.
@@ -116,5 +126,19 @@ impl Plan {
     /// From the start of the run to the end of its starts.
     pub(crate) fn span(&self) -> Duration {
         self.warmup + self.duration
+    }
+
+    /// Whether a connection is opened for a request that is due, and not before the first one.
+    pub(crate) fn opens_for_requests(&self) -> bool {
+        self.is_fresh || self.tls.early_data != EarlyRequests::None
+    }
+
+    /// Whether request number `place` of the list may leave as early data.
+    pub(crate) fn is_early(&self, place: usize) -> bool {
+        match self.tls.early_data {
+            EarlyRequests::None => false,
+            EarlyRequests::Safe => self.target.requests.list.get(place).is_some_and(Request::is_safe),
+            EarlyRequests::All => true,
+        }
     }
 }

@@ -29,7 +29,8 @@ fn settle(plan: &Plan) -> Duration {
         Scheme::Http => Duration::from_micros(100),
         Scheme::Https => Duration::from_millis(1),
     };
-    let connections = if plan.is_fresh { 0 } else { u32::try_from(plan.connections).unwrap_or(u32::MAX) };
+    let connections =
+        if plan.opens_for_requests() { 0 } else { u32::try_from(plan.connections).unwrap_or(u32::MAX) };
     LEAST + each.saturating_mul(connections).min(MOST)
 }
 

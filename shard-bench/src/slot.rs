@@ -10,7 +10,7 @@ use core_runtime::{spawn, timer};
 use crate::core::{Core, Flight};
 use crate::h1::H1;
 use crate::h2::H2;
-use crate::link::{DialError, Link, dial};
+use crate::link::{DialError, Link, Start, dial};
 use crate::plan::Protocol;
 use crate::websocket::WebSocket;
 
@@ -45,7 +45,7 @@ async fn run(core: Rc<Core>, slot: usize) {
     let mut is_first = true;
     while !core.is_over() {
         let mut first = None;
-        if core.plan.is_fresh {
+        if core.plan.opens_for_requests() {
             if std::mem::replace(&mut is_first, false) {
                 start_next(&core);
             }
@@ -55,7 +55,9 @@ async fn run(core: Rc<Core>, slot: usize) {
                 break;
             }
         }
-        let opened = open(&core, slot, dials).await;
+        let is_early = first.is_some_and(|flight: Flight| core.plan.is_early(flight.request));
+        let opened =
+            open(&core, slot, dials, if is_early { Start::EarlyRequest } else { Start::Handshake }).await;
         if std::mem::replace(&mut is_first, false) {
             start_next(&core);
         }
@@ -85,7 +87,7 @@ async fn run(core: Rc<Core>, slot: usize) {
     core.alive.set(core.alive.get() - 1);
 }
 
-/// Waits for a request for a fresh connection; None at the end of the run.
+/// Waits for a request to open a connection for; None at the end of the run.
 async fn next(core: &Core, slot: usize) -> Option<Flight> {
     poll_fn(|_cx| match core.take(slot, core.now()) {
         Some(flight) => Poll::Ready(Some(flight)),
@@ -95,12 +97,14 @@ async fn next(core: &Core, slot: usize) -> Option<Flight> {
     .await
 }
 
-async fn open(core: &Core, slot: usize, dials: usize) -> Result<Link, DialError> {
+async fn open(core: &Core, slot: usize, dials: usize, start: Start) -> Result<Link, DialError> {
     let target = &core.plan.target;
     let addr = target.addrs[dials % target.addrs.len().max(1)];
     let tls = core.tls_of(slot).map(|context| (context, target.server_name.as_str()));
-    let dialed = dial(addr, tls, core.plan.timeout, &core.epoch, &core.buffer).await?;
-    core.opened(&dialed);
+    let dialed = dial(addr, tls, core.plan.timeout, &core.epoch, &core.buffer, start).await?;
+    if !dialed.link.is_opening() {
+        core.opened(dialed.connect, dialed.tls.as_ref());
+    }
     Ok(dialed.link)
 }
 

@@ -24,6 +24,8 @@ pub(crate) enum Phase {
     Connect,
     TlsFull,
     TlsResumed,
+    /// A handshake whose early data was accepted.
+    TlsEarly,
     /// Intended start to the moment when the pacer handed the request in: the generator's own lateness.
     Pacing,
     /// Handed in to sent: no connection was free.
@@ -33,7 +35,7 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Latency,
         Self::Raw,
         Self::FirstByte,
@@ -41,6 +43,7 @@ impl Phase {
         Self::Connect,
         Self::TlsFull,
         Self::TlsResumed,
+        Self::TlsEarly,
         Self::Pacing,
         Self::Queue,
         Self::Message,
@@ -55,6 +58,7 @@ impl Phase {
             Self::Connect => "connect",
             Self::TlsFull => "tls_full",
             Self::TlsResumed => "tls_resumed",
+            Self::TlsEarly => "tls_early",
             Self::Pacing => "pacing",
             Self::Queue => "queue",
             Self::Message => "message",
@@ -143,7 +147,10 @@ pub(crate) struct Counts {
     pub(crate) bytes_out: u64,
     pub(crate) connections: u64,
     pub(crate) tls_full: u64,
+    /// With and without early data.
     pub(crate) tls_resumed: u64,
+    pub(crate) early_accepted: u64,
+    pub(crate) early_refused: u64,
     /// Frames, whether or not an exchange failed by them.
     pub(crate) goaways: u64,
     pub(crate) resets: u64,
@@ -166,6 +173,8 @@ impl Counts {
             (&mut self.connections, other.connections),
             (&mut self.tls_full, other.tls_full),
             (&mut self.tls_resumed, other.tls_resumed),
+            (&mut self.early_accepted, other.early_accepted),
+            (&mut self.early_refused, other.early_refused),
             (&mut self.goaways, other.goaways),
             (&mut self.resets, other.resets),
             (&mut self.messages, other.messages),

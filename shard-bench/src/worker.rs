@@ -12,11 +12,11 @@ use core_runtime::shard::{self, ShardConfig};
 use core_runtime::{affinity, spawn, timer};
 
 use crate::core::Core;
-use crate::link::{dial, tls_context};
+use crate::link::{Start, dial, tls_context};
 use crate::load::{Arrivals, Desk};
 use crate::number::{count, length};
 use crate::pace::pacer;
-use crate::plan::{Load, Plan};
+use crate::plan::{EarlyRequests, Load, Plan};
 use crate::request::{Scheme, Values};
 use crate::slot;
 use crate::tally::{Fault, Tally};
@@ -78,7 +78,7 @@ fn core(plan: &Arc<Plan>, number: usize, epoch: Epoch, start: Duration) -> Resul
     let values = Values::new(plan.seed, count(number), count(cores));
     let contexts = match plan.target.scheme {
         Scheme::Http => 0,
-        Scheme::Https if plan.is_fresh && plan.tls.resume => slots.clamp(1, CONTEXTS_MAX),
+        Scheme::Https if plan.opens_for_requests() && plan.tls.resume => slots.clamp(1, CONTEXTS_MAX),
         Scheme::Https => 1,
     };
     let context = |_| tls_context(&plan.tls, plan.protocol.alpn());
@@ -200,7 +200,7 @@ async fn probe(plan: &Plan, epoch: &Epoch) -> Result<Preflight, (Fault, String)>
     let mut last = (Fault::Connect, format!("{}: no address", plan.target.label));
     for addr in &plan.target.addrs {
         let tls = context.as_ref().map(|context| (context, plan.target.server_name.as_str()));
-        match dial(*addr, tls, plan.timeout, epoch, &buffer).await {
+        match dial(*addr, tls, plan.timeout, epoch, &buffer, Start::Handshake).await {
             Ok(dialed) => return describe(plan, &dialed),
             Err(error) => last = (error.fault, error.text),
         }
@@ -217,6 +217,14 @@ fn describe(plan: &Plan, dialed: &crate::link::Dialed) -> Result<Preflight, (Fau
             Fault::Protocol,
             format!("{} does not speak h2: ALPN agreed on {alpn:?}; use --protocol h1", plan.target.label),
         ));
+    }
+    if plan.tls.early_data != EarlyRequests::None && session.version() != Some("TLSv1.3") {
+        let why = format!(
+            "{} agreed on {}, which has no early data (RFC 8446 §2.3); leave --early-data out",
+            plan.target.label,
+            text(session.version())
+        );
+        return Err((Fault::Protocol, why));
     }
     let tls = [text(session.version()), text(session.cipher()), text(session.group()), alpn];
     Ok(Preflight { tls: Some(tls) })

@@ -10,6 +10,7 @@ use tls::{KeyExchange, Versions};
 
 use super::values;
 use crate::load::{Burst, Spacing, Stage};
+use crate::plan::EarlyRequests;
 use crate::slo::Slo;
 
 /// Help for the options that `run` and `ab` share.
@@ -47,6 +48,8 @@ Target:
       --cert FILE, --key FILE
                            Client certificate
       --tls V              1.2 or 1.3 only; --groups LIST; --no-resume: full handshakes only
+      --early-data         A resumed connection's first request leaves with the ClientHello (0-RTT) where
+                           the ticket allows it; --early-data-unsafe: whatever its method
       --pid PID            Read CPU and memory of this process tree
 Generator:
   -t, --threads N          (1); --cpus LIST pins one thread to each CPU
@@ -97,6 +100,7 @@ pub(crate) struct Options {
     pub(crate) versions: Versions,
     pub(crate) groups: Vec<KeyExchange>,
     pub(crate) resume: bool,
+    pub(crate) early_data: EarlyRequests,
     pub(crate) pids: Vec<u32>,
     pub(crate) threads: u64,
     pub(crate) cpus: Option<Vec<usize>>,
@@ -154,6 +158,7 @@ impl Default for Options {
             versions: Versions::default(),
             groups: Vec::new(),
             resume: true,
+            early_data: EarlyRequests::None,
             pids: Vec::new(),
             threads: 1,
             cpus: None,
@@ -226,6 +231,13 @@ impl Options {
     }
 
     fn take_flag(&mut self, name: &str) -> bool {
+        if let "early-data" | "early-data-unsafe" = name {
+            // Unsafe includes safe, in any order.
+            if self.early_data != EarlyRequests::All {
+                self.early_data = if name == "early-data" { EarlyRequests::Safe } else { EarlyRequests::All };
+            }
+            return true;
+        }
         let flag = match name {
             "fresh" => &mut self.is_fresh,
             "shuffle" => &mut self.is_shuffled,

@@ -6,11 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tls::Version;
+
 use super::options::Options;
 use super::values;
 use crate::load::{Schedule, Stage};
 use crate::number::length;
-use crate::plan::{Load, Plan, Protocol, Target, TlsPlan};
+use crate::plan::{EarlyRequests, Load, Plan, Protocol, Target, TlsPlan};
 use crate::request::{Request, Requests, Scheme, Text, Url, read_list};
 
 /// Connections and requests at once that one run may have.
@@ -65,8 +67,10 @@ pub(crate) fn plan(options: &Options, url: &str) -> Result<Plan, String> {
     if options.trace.is_some() && !warmup.is_zero() {
         return Err("--warmup: a trace is replayed as it is, without one".to_owned());
     }
+    let target = target(options, &url, &protocol)?;
+    check_early_data(options, &target, &protocol)?;
     Ok(Plan {
-        target: target(options, &url, &protocol)?,
+        target,
         tls: tls_plan(options)?,
         connections: length(options.connections),
         depth: length(options.depth),
@@ -284,7 +288,29 @@ fn tls_plan(options: &Options) -> Result<TlsPlan, String> {
         _ => return Err("--cert and --key go together".to_owned()),
     };
     let (versions, groups) = (options.versions, options.groups.clone());
-    Ok(TlsPlan { roots_pem, versions, resume: options.resume, groups, identity })
+    let early_data = options.early_data;
+    Ok(TlsPlan { roots_pem, versions, resume: options.resume, early_data, groups, identity })
+}
+
+/// Early data where there can be none is a wrong option, not a run without it.
+fn check_early_data(options: &Options, target: &Target, protocol: &Protocol) -> Result<(), String> {
+    let list = &target.requests.list;
+    let why = match options.early_data {
+        EarlyRequests::None => return Ok(()),
+        _ if target.scheme == Scheme::Http => "plaintext has none; want an https URL",
+        _ if options.versions.max == Version::Tls12 => "TLS 1.2 has none; leave out --tls 1.2",
+        _ if !options.resume => "it needs a session to resume; leave out --no-resume",
+        _ if matches!(protocol, Protocol::WebSocket { .. }) => {
+            "not for WebSocket, which begins with an upgrade"
+        }
+        _ if options.send_rate.is_some() => "it leaves at once, which --slow-send excludes",
+        EarlyRequests::Safe if !list.iter().any(Request::is_safe) => {
+            "no request's method is safe (GET, HEAD, OPTIONS), and early data may arrive twice; --early-data-unsafe \
+             sends any"
+        }
+        EarlyRequests::Safe | EarlyRequests::All => return Ok(()),
+    };
+    Err(format!("--early-data: {why}"))
 }
 
 fn read_bytes(path: &Path, option: &str) -> Result<Vec<u8>, String> {

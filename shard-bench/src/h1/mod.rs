@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http_wire::head::Method;
@@ -72,7 +72,7 @@ impl Sink for Ends<'_> {
 }
 
 impl H1 {
-    /// Over a link that is ready; `first` is a request that was taken for a fresh connection.
+    /// Over a link that is ready; `first` is a request that it was opened for.
     pub(crate) fn new(core: Rc<Core>, slot: usize, link: Link, first: Option<Flight>) -> Self {
         let throttle = Throttle::new(core.plan.read_rate, core.plan.send_rate);
         let mut this = Self {
@@ -90,7 +90,7 @@ impl H1 {
         if let Some(flight) = first {
             let now = this.core.now();
             this.push(flight, now);
-            this.is_closing = true;
+            this.is_closing = this.core.plan.is_fresh;
         }
         this
     }
@@ -126,6 +126,11 @@ impl H1 {
                     return Poll::Ready(end);
                 }
             }
+            if self.link.is_opening()
+                && let Err(end) = ready!(self.poll_open(cx))
+            {
+                return Poll::Ready(end);
+            }
             if self.flights.len() < core.plan.depth && !self.is_closing {
                 let now = core.now();
                 while self.flights.len() < core.plan.depth
@@ -148,6 +153,18 @@ impl H1 {
         }
     }
 
+    /// Makes a handshake with early data, and reads the answer if that came with its last bytes.
+    fn poll_open(&mut self, cx: &Context<'_>) -> Poll<Result<(), End>> {
+        let core = Rc::clone(&self.core);
+        ready!(self.link.poll_open(cx, &core, &mut self.out))?;
+        let Self { reader, flights, is_closing, link, .. } = self;
+        let read = link.take_decrypted(|bytes| {
+            let mut ends = Ends { core: &core, flights, now: core.now(), is_closing };
+            reader.feed(bytes, &mut ends).map(drop)
+        });
+        Poll::Ready(read.unwrap_or(Ok(())).map_err(broken))
+    }
+
     fn poll_read(&mut self, cx: &Context<'_>) -> Poll<Result<(), End>> {
         let core = Rc::clone(&self.core);
         let mut buffer = core.buffer.borrow_mut();
@@ -163,12 +180,7 @@ impl H1 {
         let end = match read {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(Ok(Got::Bytes(Ok(())))) => return Poll::Ready(Ok(())),
-            Poll::Ready(Ok(Got::Bytes(Err(Broken::Unasked)))) => {
-                Err((Fault::Protocol, "bytes that no request asked for".to_owned()))
-            }
-            Poll::Ready(Ok(Got::Bytes(Err(Broken::Parse(why))))) => {
-                Err((Fault::Protocol, format!("response: {why}")))
-            }
+            Poll::Ready(Ok(Got::Bytes(Err(fault)))) => broken(fault),
             Poll::Ready(Ok(Got::End)) => {
                 let mut ends = Ends { core: &core, flights, now: core.now(), is_closing };
                 reader.on_end(&mut ends);
@@ -195,6 +207,13 @@ impl H1 {
         }
         (self.flights.is_empty() && core.is_over()).then_some(Ok(()))
     }
+}
+
+fn broken(fault: Broken) -> End {
+    Err(match fault {
+        Broken::Unasked => (Fault::Protocol, "bytes that no request asked for".to_owned()),
+        Broken::Parse(why) => (Fault::Protocol, format!("response: {why}")),
+    })
 }
 
 /// The class of a failed read.

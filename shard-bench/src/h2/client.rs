@@ -8,7 +8,7 @@
 
 use std::io;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http_wire::h2::hpack::{Decoder, Line};
@@ -75,7 +75,7 @@ struct State {
 }
 
 impl H2 {
-    /// Over a link that is ready; `first` is a request that was taken for a fresh connection.
+    /// Over a link that is ready; `first` is a request that it was opened for.
     pub(crate) fn new(
         core: Rc<Core>,
         fields: Rc<Fields>,
@@ -120,7 +120,7 @@ impl H2 {
         if let Some(flight) = first {
             let now = this.state.core.now();
             this.state.open(flight, now, &mut this.out.bytes);
-            this.state.is_closing = true;
+            this.state.is_closing = this.state.core.plan.is_fresh;
         }
         this
     }
@@ -140,17 +140,28 @@ impl H2 {
 
     fn poll_io(&mut self, cx: &Context<'_>) -> Poll<End> {
         let core = Rc::clone(&self.state.core);
-        // What came with the handshake's last bytes was read already.
-        let Self { link, state, reader, .. } = self;
-        if let Some(Err(FrameFault(why))) = link.take_early(|bytes| reader.feed(bytes, state)) {
-            return Poll::Ready(Err((Fault::Protocol, why.to_owned())));
-        }
         loop {
             if core.is_swept(&mut self.swept) {
                 core.moved(&mut self.link);
                 if let Some(end) = self.look_for_the_end() {
                     return Poll::Ready(end);
                 }
+            }
+            if self.link.is_opening() {
+                // Bodies are part of what may leave early.
+                self.state.send_bodies(&mut self.out.bytes);
+                if let Err(end) = ready!(self.link.poll_open(cx, &core, &mut self.out)) {
+                    return Poll::Ready(end);
+                }
+            }
+            // What came with the handshake's last bytes was read already.
+            let Self { link, state, reader, .. } = self;
+            let decrypted = link.take_decrypted(|bytes| {
+                state.now = core.now();
+                reader.feed(bytes, state)
+            });
+            if let Some(Err(FrameFault(why))) = decrypted {
+                return Poll::Ready(Err((Fault::Protocol, why.to_owned())));
             }
             let state = &mut self.state;
             if state.streams.len() < state.streams_max && !state.is_closing {

@@ -10,10 +10,12 @@ use std::time::Duration;
 use core_runtime::clock::Epoch;
 use core_runtime::net::{ConnectError, TcpStream};
 use core_runtime::timer::Deadline;
-use tls::{ClientContext, ClientContextBuilder, Handshake, Identity, SecretBytes, Session, Verification};
+use tls::{
+    ClientContext, ClientContextBuilder, EarlyData, Handshake, Identity, SecretBytes, Session, Verification,
+};
 
-use super::Link;
-use crate::plan::TlsPlan;
+use super::{Link, Opening};
+use crate::plan::{EarlyRequests, TlsPlan};
 use crate::tally::Fault;
 
 /// Why there is no connection.
@@ -28,14 +30,33 @@ pub(crate) struct DialError {
 pub(crate) struct Dialed {
     pub(crate) link: Link,
     pub(crate) connect: Duration,
-    /// The handshake, and whether it resumed a session.
-    pub(crate) tls: Option<(Duration, Resumption)>,
+    /// None on plaintext.
+    pub(crate) tls: Option<Shaken>,
 }
 
+/// A handshake that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Resumption {
-    Full,
-    Resumed,
+pub(crate) struct Shaken {
+    pub(crate) span: Duration,
+    pub(crate) is_resumed: bool,
+    pub(crate) early_data: EarlyData,
+}
+
+impl Shaken {
+    pub(super) fn new(session: &Session, span: Duration) -> Self {
+        let is_resumed = session.handshake() == Some(Handshake::Resumed);
+        Self { span, is_resumed, early_data: session.early_data() }
+    }
+}
+
+/// What a dialled connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// It is to be ready.
+    Handshake,
+    /// A request is due that may leave as early data: where a ticket allows that, the handshake is left to
+    /// [`Link::poll_open`].
+    EarlyRequest,
 }
 
 /// The TLS configuration of one core.
@@ -52,6 +73,7 @@ pub(crate) fn tls_context(plan: &TlsPlan, alpn: &[&str]) -> Result<ClientContext
     builder.alpn = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     builder.session_names_max = usize::from(plan.resume);
     builder.groups.clone_from(&plan.groups);
+    builder.early_data = plan.early_data != EarlyRequests::None;
     let key = plan.identity.as_ref().map(|(_, key)| SecretBytes::from_slice(key));
     let identity = match (&plan.identity, &key) {
         (Some((chain, _)), Some(key)) => Some(Identity { label: "--cert", chain_pem: chain, key_pem: key }),
@@ -60,7 +82,7 @@ pub(crate) fn tls_context(plan: &TlsPlan, alpn: &[&str]) -> Result<ClientContext
     builder.build(identity.as_ref()).map_err(|error| error.to_string())
 }
 
-/// Connects within `timeout`, the handshake included.
+/// Connects within `timeout`, the handshake included unless `start` leaves it to the link.
 ///
 /// # Errors
 /// The class of the fault and its text.
@@ -70,6 +92,7 @@ pub(crate) async fn dial(
     timeout: Duration,
     epoch: &Epoch,
     buffer: &RefCell<Box<[u8]>>,
+    start: Start,
 ) -> Result<Dialed, DialError> {
     let started = epoch.read();
     let tcp = TcpStream::connect(addr, timeout).await.map_err(|error| match error {
@@ -90,7 +113,15 @@ pub(crate) async fn dial(
         fault: Fault::Tls,
         text: format!("TLS handshake with {addr} for {name}: {why}"),
     };
-    let session = Session::client(context, name).map_err(|error| failed(error.to_string()))?;
+    let session = match start {
+        Start::Handshake => Session::client(context, name),
+        Start::EarlyRequest => Session::client_early(context, name),
+    };
+    let session = session.map_err(|error| failed(error.to_string()))?;
+    if session.early_data() == EarlyData::Possible {
+        let link = Link::early(tcp, session, Opening { connect, connected, early_bytes: 0 });
+        return Ok(Dialed { link, connect, tls: None });
+    }
     let mut link = Link::tls(tcp, session);
     let deadline = Deadline::new();
     deadline.set_after(timeout);
@@ -102,15 +133,12 @@ pub(crate) async fn dial(
     })
     .await?;
     let span = epoch.read().saturating_sub(connected);
-    let kind = match link.session().and_then(Session::handshake) {
-        Some(Handshake::Resumed) => Resumption::Resumed,
-        _ => Resumption::Full,
-    };
-    Ok(Dialed { link, connect, tls: Some((span, kind)) })
+    let tls = link.session().map(|session| Shaken::new(session, span));
+    Ok(Dialed { link, connect, tls })
 }
 
 /// An error with its causes.
-fn chain(error: &io::Error) -> String {
+pub(super) fn chain(error: &io::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {

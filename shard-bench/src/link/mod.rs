@@ -4,16 +4,20 @@
 
 mod dial;
 
-pub(crate) use dial::{DialError, Dialed, Resumption, dial, tls_context};
+pub(crate) use dial::{DialError, Dialed, Shaken, Start, dial, tls_context};
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use core_runtime::buf::Scratch;
 use core_runtime::net::TcpStream;
-use tls::Session;
+use tls::{EarlyData, Session};
+
+use crate::core::{Core, End};
+use crate::tally::Fault;
 
 /// Ciphertext above which sealing waits for the socket.
 const SEALED_BYTES_MAX: usize = 256 * 1024;
@@ -82,6 +86,16 @@ pub(crate) struct Link {
     /// Bytes on the wire.
     pub(crate) bytes_in: u64,
     pub(crate) bytes_out: u64,
+    opening: Option<Box<Opening>>,
+}
+
+/// A connection whose handshake takes early data along.
+#[derive(Debug)]
+struct Opening {
+    connect: Duration,
+    /// When the connection was made.
+    connected: Duration,
+    early_bytes: usize,
 }
 
 /// What a read brought.
@@ -94,12 +108,22 @@ pub(crate) enum Got<T> {
 
 impl Link {
     pub(crate) fn plain(tcp: TcpStream) -> Self {
-        Self { tcp, tls: None, bytes_in: 0, bytes_out: 0 }
+        Self { tcp, tls: None, bytes_in: 0, bytes_out: 0, opening: None }
     }
 
     pub(crate) fn tls(tcp: TcpStream, session: Session) -> Self {
         let side = TlsSide { session, sealed: Outbox::default() };
         Self { tls: Some(Box::new(side)), ..Self::plain(tcp) }
+    }
+
+    /// Its handshake waits for [`Link::poll_open`].
+    fn early(tcp: TcpStream, session: Session, opening: Opening) -> Self {
+        Self { opening: Some(Box::new(opening)), ..Self::tls(tcp, session) }
+    }
+
+    /// Whether the handshake is still to be made, by [`Link::poll_open`].
+    pub(crate) fn is_opening(&self) -> bool {
+        self.opening.is_some()
     }
 
     pub(crate) fn session(&self) -> Option<&Session> {
@@ -237,6 +261,37 @@ impl Link {
         }
     }
 
+    /// Makes the handshake that takes the beginning of `out` along as early data. What was accepted is taken off `out`; all of
+    /// it stays when it was refused.
+    pub(crate) fn poll_open(
+        &mut self,
+        cx: &Context<'_>,
+        core: &Core,
+        out: &mut Outbox,
+    ) -> Poll<Result<(), End>> {
+        let failed = |why: String| Err(Err((Fault::Tls, format!("TLS handshake with early data: {why}"))));
+        let (Some(side), Some(opening)) = (&mut self.tls, &mut self.opening) else {
+            return Poll::Ready(Ok(()));
+        };
+        if side.session.early_data() == EarlyData::Possible {
+            match side.session.write_early(out.rest()) {
+                Ok(taken) => opening.early_bytes = taken,
+                Err(error) => return Poll::Ready(failed(error.to_string())),
+            }
+        }
+        if let Err(error) = ready!(self.poll_handshake(cx, &mut core.buffer.borrow_mut())) {
+            return Poll::Ready(failed(dial::chain(&error)));
+        }
+        if let (Some(side), Some(opening)) = (&self.tls, self.opening.take()) {
+            let shaken = Shaken::new(&side.session, core.now().saturating_sub(opening.connected));
+            if shaken.early_data == EarlyData::Accepted {
+                out.advance(opening.early_bytes);
+            }
+            core.opened(opening.connect, Some(&shaken));
+        }
+        Poll::Ready(Ok(()))
+    }
+
     /// Drives a TLS handshake to its end; nothing to do on plain TCP.
     ///
     /// # Errors
@@ -262,7 +317,7 @@ impl Link {
     }
 
     /// Plaintext that came with the handshake's last bytes.
-    pub(crate) fn take_early<T>(&mut self, take: impl FnOnce(&[u8]) -> T) -> Option<T> {
+    pub(crate) fn take_decrypted<T>(&mut self, take: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let side = self.tls.as_mut()?;
         let len = side.session.plain().len();
         if len == 0 {

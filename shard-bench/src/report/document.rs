@@ -88,6 +88,10 @@ pub(crate) struct ConnectionsPart {
     pub(crate) opened: u64,
     pub(crate) tls_full: u64,
     pub(crate) tls_resumed: u64,
+    #[serde(default)]
+    pub(crate) early_data_accepted: u64,
+    #[serde(default)]
+    pub(crate) early_data_refused: u64,
     pub(crate) goaways: u64,
     pub(crate) resets: u64,
 }
@@ -174,6 +178,8 @@ impl Document {
                 opened: counts.connections,
                 tls_full: counts.tls_full,
                 tls_resumed: counts.tls_resumed,
+                early_data_accepted: counts.early_accepted,
+                early_data_refused: counts.early_refused,
                 goaways: counts.goaways,
                 resets: counts.resets,
             },

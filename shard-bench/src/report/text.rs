@@ -81,7 +81,11 @@ fn counts(document: &Document, out: &mut String) -> std::fmt::Result {
         (0, 0) => String::new(),
         (full, resumed) => format!(", TLS {} full, {} resumed", count_text(full), count_text(resumed)),
     };
-    writeln!(out, "connections {} opened{tls}", count_text(connections.opened))?;
+    let early = match (connections.early_data_accepted, connections.early_data_refused) {
+        (0, 0) => String::new(),
+        (yes, no) => format!(", early data {} accepted, {} refused", count_text(yes), count_text(no)),
+    };
+    writeln!(out, "connections {} opened{tls}{early}", count_text(connections.opened))?;
     if connections.goaways + connections.resets > 0 {
         writeln!(out, "frames      {} GOAWAY, {} RST_STREAM", connections.goaways, connections.resets)?;
     }

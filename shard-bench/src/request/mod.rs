@@ -90,6 +90,11 @@ impl Request {
         out.append(scratch);
     }
 
+    /// Whether its method asks for no change (RFC 9110 §9.2.1), so that it may arrive twice.
+    pub(crate) fn is_safe(&self) -> bool {
+        matches!(self.method, Method::Get | Method::Head | Method::Options | Method::Trace)
+    }
+
     fn has_header(&self, wanted: &str) -> bool {
         self.headers.iter().any(|(name, _)| name == wanted)
     }
@@ -137,6 +142,7 @@ mod tests {
         assert_eq!(written(&get), "GET /x HTTP/1.1\r\nhost: a:1\r\n\r\n");
         let post = Request::new("POST", "a", text("/x"), &headers, text("n={seq}"));
         assert_eq!(written(&post), "POST /x HTTP/1.1\r\nhost: a\r\nx-n: 0\r\ncontent-length: 3\r\n\r\nn=0");
+        assert!(get.is_safe() && !post.is_safe());
         let empty = Request::new("PUT", "a", text("/x"), &[], Text::default());
         assert!(written(&empty).contains("content-length: 0\r\n"));
         let host = [("host".to_owned(), text("b"))];

@@ -90,7 +90,7 @@ impl H2 {
 
     fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
         let Self { link, reader, state, preface_left, .. } = self;
-        let early = link.take_early(|bytes| feed(reader, state, preface_left, bytes));
+        let early = link.take_decrypted(|bytes| feed(reader, state, preface_left, bytes));
         if early.is_some_and(|fed| fed.is_err()) {
             return Poll::Ready(());
         }

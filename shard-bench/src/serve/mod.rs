@@ -194,7 +194,7 @@ async fn read_first(server: &Server, link: &mut Link, first: &mut Vec<u8>) -> bo
     const TELLING_BYTES: usize = 4;
     while first.len() < TELLING_BYTES {
         let read = poll_fn(|cx| {
-            if link.take_early(|bytes| first.extend_from_slice(bytes)).is_some() {
+            if link.take_decrypted(|bytes| first.extend_from_slice(bytes)).is_some() {
                 return Poll::Ready(true);
             }
             let mut buffer = server.buffer.borrow_mut();

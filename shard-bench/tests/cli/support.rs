@@ -125,6 +125,11 @@ pub(crate) fn number(document: &Value, keys: &[&str]) -> f64 {
     found.as_f64().unwrap_or_else(|| panic!("no number at {keys:?} in {document}"))
 }
 
+/// A small count as a number of a document.
+pub(crate) fn float(count: usize) -> f64 {
+    f64::from(u32::try_from(count).expect("a small count"))
+}
+
 /// A percentile of a phase, in microseconds.
 pub(crate) fn percentile(document: &Value, phase: &str, percentile: f64) -> f64 {
     let all = document["phases"][phase]["percentiles"].as_array().unwrap_or_else(|| panic!("no {phase}"));
