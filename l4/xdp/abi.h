@@ -145,7 +145,7 @@ enum decision {
 	DECISION_RULE_EXPIRED,      // remark: a rule matched but its time is over
 	DECISION_RETURNED,          // sent back to the present owner: a datagram of a flow that this host does not know
 	DECISION_COOKIE_FAILED,     // remark: an ACK with our cookie of which no connection came, for want of a listener or else
-	DECISION_COOKIE_DISPLACED,  // passed: an ACK with our cookie, made the reset of an earlier connection in its place
+	DECISION_COOKIE_DISPLACED,  // passed: an ACK with our cookie, an earlier connection stands in its place and is ended
 	DECISION_QUESTION_CAPPED,   // remark: the previous owner was not asked, because this CPU's questions are used up
 	DECISIONS,                  // how many
 };
@@ -248,9 +248,11 @@ struct budget {
 	__u32 used;
 };
 
-// Per CPU, the one element of `connecting`: flows whose cookie was taken of late, each the hash's upper half and the tick.
+// Per CPU, the one element of `connecting`: flows whose cookie was taken of late, each the hash's upper half, some bits of
+// the cookie and the tick.
 #define CONNECTING_SLOTS 64
-#define CONNECTING_TICK_MASK 0xffffffff
+#define CONNECTING_COOKIE_MASK 0xfff
+#define CONNECTING_TICK_BITS 20
 struct connecting {
 	__u64 slots[CONNECTING_SLOTS];
 };

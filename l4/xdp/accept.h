@@ -6,6 +6,8 @@
 #pragma once
 
 #include "cookie.h"
+#include "hash.h"
+#include "vips.h"
 #include <linux/pkt_cls.h>
 
 // Handed from XDP to `assign` in front of the frame.
@@ -21,7 +23,7 @@ enum acceptance {
 	NO_COOKIE,
 	COOKIE_GRANTED,  // `assign` is told to make a connection of it
 	COOKIE_AGAIN,    // its connection is being made of the packet before
-	COOKIE_DISPLACES // it has become a reset
+	COOKIE_DISPLACES // the same, and `assign` ends an earlier connection first
 };
 
 static __always_inline __u32 tuple_of(const struct packet *p, struct bpf_sock_tuple *tuple)
@@ -47,6 +49,13 @@ static __always_inline __u32 tuple_of(const struct packet *p, struct bpf_sock_tu
 #define TCP_ACK_BIT (1 << 20)
 #define TCP_RST_BIT (1 << 18)
 
+static __always_inline __u64 connecting_word(__u64 hash, __u32 cookie)
+{
+	return (hash >> FLOW_TAG_SHIFT << FLOW_TAG_SHIFT) |
+	       (cookie >> COOKIE_META_BITS & CONNECTING_COOKIE_MASK) << CONNECTING_TICK_BITS |
+	       (now_ticks() & ((1 << CONNECTING_TICK_BITS) - 1));
+}
+
 // Whether this CPU took a cookie of the flow at most so many ticks ago.
 __noinline int is_connecting(__u64 hash, __u32 ticks_max)
 {
@@ -55,21 +64,32 @@ __noinline int is_connecting(__u64 hash, __u32 ticks_max)
 	if (!config.cookies || !c)
 		return 0;
 	__u64 slot = c->slots[hash % CONNECTING_SLOTS];
-	return slot >> FLOW_TAG_SHIFT == hash >> FLOW_TAG_SHIFT && now_ticks() - (__u32)slot <= ticks_max;
+	__u32 ticks = (now_ticks() - slot) & ((1 << CONNECTING_TICK_BITS) - 1);
+	return slot >> FLOW_TAG_SHIFT == hash >> FLOW_TAG_SHIFT && ticks <= ticks_max;
 }
 
-static __always_inline void note_connecting(__u64 hash)
+// Whether it was this cookie, in this poll. Another one is of another connection from the same port, right behind it.
+__noinline int is_taken(__u64 hash, __u32 cookie)
+{
+	__u32 zero = 0;
+	struct connecting *c = bpf_map_lookup_elem(&connecting, &zero);
+	if (!c || !is_connecting(hash, config.window_ticks >> CONNECTING_POLL_SHIFT))
+		return 0;
+	return !((c->slots[hash % CONNECTING_SLOTS] ^ connecting_word(hash, cookie)) >> CONNECTING_TICK_BITS);
+}
+
+static __always_inline void note_connecting(__u64 hash, __u32 cookie)
 {
 	__u32 zero = 0;
 	struct connecting *c = bpf_map_lookup_elem(&connecting, &zero);
 	if (c)
-		c->slots[hash % CONNECTING_SLOTS] =
-			(hash & ~(__u64)CONNECTING_TICK_MASK) | (now_ticks() & CONNECTING_TICK_MASK);
+		c->slots[hash % CONNECTING_SLOTS] = connecting_word(hash, cookie);
 }
 
 // The parts of the kernel's types that are read; the loader finds their place in each kernel.
 struct sock_common {
 	__u32 skc_tw_rcv_nxt;
+	__u32 skc_tw_snd_nxt;
 } __attribute__((preserve_access_index));
 struct inet_timewait_sock {
 	struct sock_common __tw_common;
@@ -77,25 +97,42 @@ struct inet_timewait_sock {
 struct tcp_timewait_sock {
 	struct inet_timewait_sock tw_sk;
 } __attribute__((preserve_access_index));
+struct tcp_request_sock {
+	__u32 rcv_isn;
+} __attribute__((preserve_access_index));
 
-// The kernel makes no connection in the place of another, and did not see the SYN at which it would have ended that: an
-// old one in TIME_WAIT, whose addresses and ports the client uses again, or a half-open one, of a SYN that a box passed on
-// before it answered the repeated one. So the ACK becomes the reset that ends it (RFC 1337 section 2, RFC 9293 section
-// 3.10.7.4): the client repeats what it said, and then finds the listener. Its cookie shows that it is no stranger.
-static __always_inline int displace(struct tcphdr *tcp, void *end, struct bpf_sock *sk)
+// The meta bits of the cookie that a packet brings back; negative if it brings none of ours.
+static __always_inline int returned_cookie(const struct packet *p, const struct tcphdr *tcp)
 {
-	struct tcp_timewait_sock *old = bpf_skc_to_tcp_timewait_sock(sk);
-	if ((void *)(tcp + 1) > end)
-		return NO_COOKIE;
-	__u32 *words = (__u32 *)tcp;
-	// A half-open one has seen no more than the SYN. A reset that acknowledges what it has not said would be ignored.
-	__u32 seq = old ? bpf_htonl(old->tw_sk.__tw_common.skc_tw_rcv_nxt) : words[1];
-	__u32 flags = (words[3] & ~bpf_htonl(TCP_ACK_BIT)) | bpf_htonl(TCP_RST_BIT);
-	__u64 sum = (__u64)(__u16)~tcp->check + (__u32)~words[1] + seq + (__u32)~words[3] + flags;
-	words[1] = seq;
-	words[3] = flags;
-	tcp->check = fold_wide(sum); // RFC 1624
-	return COOKIE_DISPLACES;
+	if (tcp->doff != 5 || !tcp->ack || tcp->syn || tcp->rst)
+		return -1;
+	__u32 cookie = bpf_ntohl(tcp->ack_seq) - 1, first = bpf_ntohl(tcp->seq) - 1;
+	__u32 meta = cookie & ((1 << COOKIE_META_BITS) - 1), now = cookie_period();
+	// A box whose clock is ahead may have made it in the period to come.
+	__u32 age = (now + 1 - meta) & 3;
+	if (age == 3 || cookie != cookie_for(p, first, now + 1 - age, meta))
+		return -1;
+	return meta;
+}
+
+static __always_inline __u32 tcp_at(const struct packet *p)
+{
+	return (p->l2_bytes > sizeof(struct ethhdr) ? 18 : 14) + (p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
+}
+
+// Whether a socket stands in the place of the connection that a cookie stands for, and is to make room. One in TIME_WAIT
+// whose numbers go on from those of the packet is the connection itself, which has been and gone: the packet is a late copy,
+// and what it asks for must not be done twice.
+static __always_inline int is_in_the_way(struct bpf_sock *sk, const struct tcphdr *tcp)
+{
+	if (sk->state == BPF_TCP_NEW_SYN_RECV)
+		return 1;
+	struct tcp_timewait_sock *old = sk->state == BPF_TCP_TIME_WAIT ? bpf_skc_to_tcp_timewait_sock(sk) : 0;
+	if (!old)
+		return 0;
+	__s32 received = old->tw_sk.__tw_common.skc_tw_rcv_nxt - bpf_ntohl(tcp->seq);
+	__s32 sent = old->tw_sk.__tw_common.skc_tw_snd_nxt - bpf_ntohl(tcp->ack_seq);
+	return received < 0 || sent < 0;
 }
 
 // Whether a packet brings one of our cookies back to a listener here; if so, the stack is told in front of the frame.
@@ -105,34 +142,27 @@ __noinline int accept_cookie(struct xdp_md *ctx, const struct packet *p, __u64 h
 {
 	if (!config.cookies || !p)
 		return NO_COOKIE;
-	__u32 l2_bytes = p->l2_bytes > sizeof(struct ethhdr) ? 18 : 14;
-	struct tcphdr *tcp = start_of(ctx) + l2_bytes + (p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
-	if ((void *)(tcp + 1) > end_of(ctx) || tcp->doff != 5 || !tcp->ack || tcp->syn || tcp->rst)
+	struct tcphdr *tcp = start_of(ctx) + tcp_at(p);
+	if ((void *)(tcp + 1) > end_of(ctx))
 		return NO_COOKIE;
-	__u32 cookie = bpf_ntohl(tcp->ack_seq) - 1, first = bpf_ntohl(tcp->seq) - 1;
-	__u32 meta = cookie & ((1 << COOKIE_META_BITS) - 1), now = cookie_period();
-	// A box whose clock is ahead may have made it in the period to come.
-	__u32 age = (now + 1 - meta) & 3;
-	if (age == 3 || cookie != cookie_for(p, first, now + 1 - age, meta))
+	int meta = returned_cookie(p, tcp);
+	if (meta < 0)
 		return NO_COOKIE;
-	if (is_connecting(hash, config.window_ticks >> CONNECTING_POLL_SHIFT))
+	__u32 cookie = bpf_ntohl(tcp->ack_seq) - 1;
+	if (is_taken(hash, cookie))
 		return COOKIE_AGAIN;
 	struct bpf_sock_tuple tuple = {};
-	__u32 size = tuple_of(p, &tuple), state = 0;
+	__u32 size = tuple_of(p, &tuple);
 	struct bpf_sock *sk = bpf_skc_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	int found = NO_COOKIE;
-	if (sk) {
-		state = sk->state;
-		if (state == BPF_TCP_TIME_WAIT || state == BPF_TCP_NEW_SYN_RECV)
-			found = displace(tcp, end_of(ctx), sk);
-		bpf_sk_release(sk);
+	if (!sk) {
+		count(vip, DECISION_COOKIE_FAILED);
+		return NO_COOKIE;
 	}
-	if (state != BPF_TCP_LISTEN) {
-		if (!sk)
-			count(vip, DECISION_COOKIE_FAILED);
-		return found;
-	}
-	if (bpf_xdp_adjust_meta(ctx, -(int)sizeof(struct grant)))
+	int found = sk->state == BPF_TCP_LISTEN ? COOKIE_GRANTED : NO_COOKIE;
+	if (is_in_the_way(sk, tcp))
+		found = COOKIE_DISPLACES;
+	bpf_sk_release(sk);
+	if (found == NO_COOKIE || bpf_xdp_adjust_meta(ctx, -(int)sizeof(struct grant)))
 		return NO_COOKIE;
 	struct grant *grant = (void *)(long)ctx->data_meta;
 	if ((void *)(grant + 1) > start_of(ctx))
@@ -140,8 +170,9 @@ __noinline int accept_cookie(struct xdp_md *ctx, const struct packet *p, __u64 h
 	grant->magic = GRANT_MAGIC;
 	grant->meta = meta;
 	grant->vip = vip;
-	note_connecting(hash);
-	return COOKIE_GRANTED;
+	if (found == COOKIE_GRANTED)
+		note_connecting(hash, cookie);
+	return found;
 }
 
 // What the kernel makes a connection of; `struct bpf_tcp_req_attrs` of Linux 6.9, which its headers do not export.
@@ -177,22 +208,43 @@ static __always_inline int assign_connection(struct __sk_buff *skb, struct tcp_s
 	return failed;
 }
 
-// Behind XDP, where packets are the stack's: an ACK that XDP vouches for becomes a connection of its listener. One of
-// which none comes is reset by the stack, which knows nothing of the handshake.
-SEC("classifier")
-int assign(struct __sk_buff *skb)
+// The mark of the copy of an ACK that comes by again, in place of what mark it had; 0 when it goes on.
+#define AGAIN_MARK 0x5ec0a9a1
+
+// The kernel makes no connection in the place of another, and did not see the SYN at which it would have ended that: an
+// old one in TIME_WAIT, whose addresses and ports the client uses again, or a half-open one, of a SYN that a box passed on
+// before it answered the repeated one. So the ACK is put once more at the end of what this CPU has received, and itself
+// becomes the reset that ends the old one (RFC 1337 section 2, RFC 9293 section 3.10.7.4) before its copy is looked at. Its
+// cookie shows that it is no stranger. Bytes are written by the kernel's functions: a program that writes by itself would be
+// given a copy of a packet that is listened to (tcpdump), without what XDP put in front of it.
+static __always_inline int displace(struct __sk_buff *skb, const struct packet *p, const struct tcphdr *tcp,
+				    struct bpf_sock *sk)
 {
-	struct grant *grant = (void *)(long)skb->data_meta;
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	if ((void *)(grant + 1) > data || grant->magic != GRANT_MAGIC)
-		return TC_ACT_UNSPEC;
-	struct packet p = {};
-	__u32 meta = grant->meta, scale = meta >> 5 & 15, vip = grant->vip;
-	parse(&p, data, end);
-	if (p.kind != KIND_FLOW || p.protocol != IPPROTO_TCP)
-		return TC_ACT_UNSPEC;
+	__be32 old_seq = tcp->seq, old_flags = ((__be32 *)tcp)[3], seq = old_seq;
+	// What does not acknowledge is taken by its sequence number alone.
+	__be32 flags = (old_flags & ~bpf_htonl(TCP_ACK_BIT)) | bpf_htonl(TCP_RST_BIT);
+	__u32 at = tcp_at(p);
+	struct tcp_timewait_sock *ended = bpf_skc_to_tcp_timewait_sock(sk);
+	struct tcp_request_sock *half_open = ended ? 0 : bpf_skc_to_tcp_request_sock(sk);
+	if (ended)
+		seq = bpf_htonl(ended->tw_sk.__tw_common.skc_tw_rcv_nxt);
+	else if (half_open)
+		seq = bpf_htonl(half_open->rcv_isn + 1);
+	__u32 mark = skb->mark;
+	skb->mark = AGAIN_MARK;
+	int failed = bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	skb->mark = mark;
+	return failed | bpf_l4_csum_replace(skb, at + offsetof(struct tcphdr, check), old_seq, seq, sizeof(seq)) |
+	       bpf_l4_csum_replace(skb, at + offsetof(struct tcphdr, check), old_flags, flags, sizeof(flags)) |
+	       bpf_skb_store_bytes(skb, at + offsetof(struct tcphdr, seq), &seq, sizeof(seq), 0) |
+	       bpf_skb_store_bytes(skb, at + 12, &flags, sizeof(flags), 0);
+}
+
+static __always_inline int make_connection(struct __sk_buff *skb, struct bpf_sock *sk, __u32 meta, __u32 v6)
+{
+	__u32 scale = meta >> 5 & 15;
 	struct connection_attributes attributes = {
-		.mss = class_mss(meta >> 2 & 3, p.v6),
+		.mss = class_mss(meta >> 2 & 3, v6),
 		.sack_ok = meta >> 4 & 1,
 		.wscale_ok = scale != COOKIE_NO_SCALE,
 	};
@@ -200,18 +252,62 @@ int assign(struct __sk_buff *skb)
 		attributes.rcv_wscale = COOKIE_OWN_SCALE;
 		attributes.snd_wscale = scale;
 	}
+	struct tcp_sock *listener = bpf_skc_to_tcp_sock(sk);
+	return !listener || assign_connection(skb, listener, &attributes);
+}
+
+// Behind XDP, where packets are the stack's: an ACK that XDP vouches for becomes a connection of its listener. One of
+// which none comes is reset by the stack, which knows nothing of the handshake. The copy of an ACK that made room has its
+// cookie checked again, because what stood in front of it does not outlive copying.
+SEC("classifier")
+int assign(struct __sk_buff *skb)
+{
+	struct grant *grant = (void *)(long)skb->data_meta;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	int again = skb->mark == AGAIN_MARK;
+	if (!again && ((void *)(grant + 1) > data || grant->magic != GRANT_MAGIC))
+		return TC_ACT_UNSPEC;
+	struct packet p = {};
+	parse(&p, data, end);
+	struct tcphdr *tcp = data + tcp_at(&p);
+	if (p.kind != KIND_FLOW || p.protocol != IPPROTO_TCP || (void *)(tcp + 1) > end)
+		return TC_ACT_UNSPEC;
+	__u32 vip, cookie = bpf_ntohl(tcp->ack_seq) - 1;
+	int meta;
+	__u64 hash = 0;
+	if (again) {
+		skb->mark = 0;
+		vip_word word = vip_of_flow(&p);
+		vip = word;
+		hash = flow_hash(&p, word >> 32);
+		meta = returned_cookie(&p, tcp);
+		if (meta < 0)
+			return TC_ACT_UNSPEC;
+	} else {
+		vip = grant->vip;
+		meta = grant->meta;
+	}
 	struct bpf_sock_tuple tuple = {};
 	__u32 size = tuple_of(&p, &tuple);
 	struct bpf_sock *sk = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
-	int failed = !sk;
+	int failed = !sk, action = TC_ACT_UNSPEC;
 	if (sk) {
-		if (sk->state == BPF_TCP_LISTEN) {
-			struct tcp_sock *listener = bpf_skc_to_tcp_sock(sk);
-			failed = !listener || assign_connection(skb, listener, &attributes);
+		__u32 state = sk->state;
+		if (state == BPF_TCP_LISTEN) {
+			failed = make_connection(skb, sk, meta, p.v6);
+		} else if (state == BPF_TCP_TIME_WAIT || state == BPF_TCP_NEW_SYN_RECV) {
+			// Once: a kernel that keeps the old one (tcp_rfc1337) is not asked for ever.
+			failed = again || displace(skb, &p, tcp, sk);
+			action = again ? TC_ACT_SHOT : TC_ACT_UNSPEC;
 		}
 		bpf_sk_release(sk);
+		// In generic mode XDP has seen the copy too, and counted it.
+		if (again && !failed && state == BPF_TCP_LISTEN && !is_taken(hash, cookie)) {
+			note_connecting(hash, cookie);
+			count(vip, DECISION_COOKIE_ACCEPTED);
+		}
 	}
 	if (failed)
 		count(vip, DECISION_COOKIE_FAILED);
-	return TC_ACT_UNSPEC;
+	return action;
 }

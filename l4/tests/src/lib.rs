@@ -8,6 +8,7 @@ pub mod net;
 mod pins;
 pub mod rig;
 mod tags;
+pub mod tap;
 pub mod transfer;
 
 use std::io::Write as _;
@@ -17,6 +18,7 @@ pub use frame::{Packet, VLAN};
 pub use pins::Pins;
 pub use rig::Rig;
 pub use tags::Tags;
+pub use tap::Tap;
 
 static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 

@@ -3,23 +3,22 @@
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use l4_abi::{Decision, Row, TCP};
 use l4_load::{LoadOptions, Mode};
 use l4_tests::net::{Host, VIP4, VIP6};
 use l4_tests::transfer::finish;
-use l4_tests::{Pins, Tags, may_run, note};
+use l4_tests::{Tags, may_run, note};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::fleet::{Fleet, Role, attach, load, options, owner_among, vip};
+use super::fleet::{Fleet, Role, owner_among, vip};
 
 /// Longest wait for one step.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Boxes answer every SYN; proxies accept with `key`.
-fn flooded(key: [u8; 16], mode: Mode) -> Fleet {
+pub(crate) fn flooded(key: [u8; 16], mode: Mode) -> Fleet {
     Fleet::tuned(3, mode, None, |role, options| match role {
         Role::Box => LoadOptions { syn_cookies_above: Some(0), ..options },
         Role::Proxy => LoadOptions { syn_cookies_above: Some(0), hash_secret: key, ..options },
@@ -27,7 +26,7 @@ fn flooded(key: [u8; 16], mode: Mode) -> Fleet {
 }
 
 /// A counter of /proc/net/snmp or /proc/net/netstat in a namespace.
-fn counter(host: &Host, file: &str, row: &str, name: &str) -> u64 {
+pub(crate) fn counter(host: &Host, file: &str, row: &str, name: &str) -> u64 {
     let text =
         host.enter(|| std::fs::read_to_string(format!("/proc/thread-self/net/{file}"))).expect("procfs");
     let mut lines = text.lines().filter(|line| line.starts_with(row));
@@ -65,28 +64,6 @@ fn connections_by_cookies(mode: Mode, is_tagged: bool) {
     }
 }
 
-/// The server ends connections, so that its half stays in TIME_WAIT; the client comes back from the same port.
-#[test]
-fn a_port_that_is_used_again_finds_its_way() {
-    if !may_run("a_port_that_is_used_again_finds_its_way") {
-        return;
-    }
-    let mut fleet = flooded(*b"the fleet's key.", Mode::Native);
-    let took = fleet.lab.client.enter(|| {
-        [VIP4, VIP6].map(|address| {
-            let first = visit_from(address, 0).expect("a visit");
-            let start = Instant::now();
-            visit_from(address, first.port()).expect("the second visit from one port");
-            start.elapsed()
-        })
-    });
-    note(&format!("visits from a port that was in TIME_WAIT took {took:?}"));
-    // Two at least: ACK and request may find the old connection together.
-    assert!(fleet.at_proxies(Decision::CookieDisplaced) >= 2);
-    assert_eq!(fleet.at_proxies(Decision::CookieAccepted), 4);
-    assert_eq!(fleet.at_proxies(Decision::CookieFailed), 0);
-}
-
 #[test]
 fn a_cookie_for_a_port_without_a_listener_is_counted_and_reset() {
     if !may_run("a_cookie_for_a_port_without_a_listener_is_counted_and_reset") {
@@ -109,76 +86,6 @@ fn a_cookie_for_a_port_without_a_listener_is_counted_and_reset() {
     assert!(fleet.at_boxes(Decision::CookieSent) >= 2);
     assert!(fleet.at_proxies(Decision::CookieFailed) >= 2);
     assert_eq!(fleet.at_proxies(Decision::CookieAccepted), 0);
-}
-
-/// A SYN is passed on, its answer is lost, and the repeated one is answered by a box: the client knows another number than
-/// the half-open connection at the proxy.
-#[test]
-fn a_half_open_connection_makes_room() {
-    if !may_run("a_half_open_connection_makes_room") {
-        return;
-    }
-    let pins = Pins::new();
-    let mut fleet = Fleet::tuned(3, Mode::Native, Some(pins.path()), |role, options| match role {
-        Role::Box => options,
-        Role::Proxy => LoadOptions { syn_cookies_above: Some(0), ..options },
-    });
-    // What proxies answer is lost on the router; what boxes answer is not.
-    let answers = |fleet: &Fleet, verb: &str| {
-        for (proxy, family) in fleet.lab.proxies.iter().flat_map(|proxy| [(proxy, "-4"), (proxy, "-6")]) {
-            let mut command = Command::new("ip");
-            command.args([family, "rule", verb, "iif", &proxy.router_end(), "blackhole"]);
-            let status = fleet.lab.router.enter(|| command.status()).expect("ip runs");
-            assert!(status.success(), "{command:?}");
-        }
-    };
-    answers(&fleet, "add");
-    let connecting = [VIP4, VIP6].map(|address| {
-        let (to, connected) = (vip(address), std::sync::mpsc::channel());
-        let thread = fleet.lab.client.spawn(move || {
-            connected.0.send(TcpStream::connect_timeout(&to, PATIENCE)).expect("the test waits");
-        });
-        (thread, connected.1)
-    });
-    let deadline = Instant::now() + PATIENCE;
-    while half_open(&fleet) < 2 {
-        assert!(Instant::now() < deadline, "no half-open connections");
-        std::thread::yield_now();
-    }
-    for host in &fleet.lab.boxes {
-        let pins = Some(pins.path().join(host.router_end()));
-        let options = LoadOptions { syn_cookies_above: Some(0), ..options(host, 1600, pins) };
-        let mut program = load(&options);
-        assert!(host.enter(|| attach(&mut program, "e0")).replaced);
-    }
-    let streams = connecting.map(|(thread, connected)| {
-        let stream = connected.recv_timeout(PATIENCE).expect("an end").expect("a box answers");
-        thread.join().expect("no panic");
-        stream
-    });
-    answers(&fleet, "del");
-    for mut stream in streams {
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        stream.write_all(b"GET /1000 HTTP/1.1\r\nhost: l4\r\n\r\n").expect("a socket");
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).expect("an answer");
-        assert!(answer.len() > 1000);
-    }
-    assert!(fleet.at_proxies(Decision::CookieDisplaced) >= 2);
-    assert_eq!(fleet.at_proxies(Decision::CookieAccepted), 2);
-}
-
-/// Connections in SYN_RECV at the proxies.
-fn half_open(fleet: &Fleet) -> usize {
-    let count = |host: &Host| {
-        host.enter(|| {
-            let read =
-                |file| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).expect("procfs");
-            let state = |line: &&str| line.split_whitespace().nth(3) == Some("03");
-            read("tcp").lines().filter(state).count() + read("tcp6").lines().filter(state).count()
-        })
-    };
-    fleet.lab.proxies.iter().map(count).sum()
 }
 
 /// Requests right behind the ACK, so that a proxy often gets both in one poll: before it has a socket.
@@ -216,7 +123,7 @@ fn a_request_that_comes_with_the_ack_is_not_lost() {
 }
 
 /// One request from this local port (0: any); says from where it was.
-fn visit_from(address: &str, port: u16) -> io::Result<SocketAddr> {
+pub(crate) fn visit_from(address: &str, port: u16) -> io::Result<SocketAddr> {
     let (vip, any) = (vip(address), if address == VIP4 { "0.0.0.0:0" } else { "[::]:0" });
     let mut any: SocketAddr = any.parse().expect("an address");
     any.set_port(port);
@@ -230,6 +137,31 @@ fn visit_from(address: &str, port: u16) -> io::Result<SocketAddr> {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer)?;
     if answer.len() > 1000 { stream.local_addr() } else { Err(ErrorKind::UnexpectedEof.into()) }
+}
+
+/// A proxy that does not take what the answers of boxes offer: the program behind XDP gets no connection of the kernel.
+#[test]
+fn a_cookie_that_the_kernel_makes_no_connection_of_is_counted_and_reset() {
+    if !may_run("a_cookie_that_the_kernel_makes_no_connection_of_is_counted_and_reset") {
+        return;
+    }
+    for mode in [Mode::Native, Mode::Generic] {
+        let mut fleet = flooded(*b"the fleet's key.", mode);
+        fleet.lab.proxies.iter().for_each(|proxy| proxy.sysctl("net/ipv4/tcp_sack", "0"));
+        for address in [VIP4, VIP6] {
+            let error = fleet.lab.client.enter(|| visit_from(address, 0)).expect_err("reset").kind();
+            assert!(matches!(error, ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error:?}");
+        }
+        let (accepted, failed) =
+            (fleet.at_proxies(Decision::CookieAccepted), fleet.at_proxies(Decision::CookieFailed));
+        // XDP found a listener each time.
+        assert!(accepted >= 2 && failed == accepted, "{mode:?}: {accepted} {failed}");
+        fleet.lab.proxies.iter().for_each(|proxy| proxy.sysctl("net/ipv4/tcp_sack", "1"));
+        for address in [VIP4, VIP6] {
+            fleet.lab.client.enter(|| visit_from(address, 0)).expect("a visit");
+        }
+        assert_eq!(fleet.at_proxies(Decision::CookieFailed), failed, "{mode:?}");
+    }
 }
 
 #[test]

@@ -7,3 +7,4 @@ mod datagrams;
 mod fleet;
 mod floods;
 mod path;
+mod ports;

@@ -1,0 +1,282 @@
+//! Connections by SYN cookies from ports whose earlier connection is still in the way at the proxy: in TIME_WAIT, or
+//! half-open. The kernel would have ended it at the SYN, which only the box saw.
+
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::time::Instant;
+
+use l4_abi::{Decision, TCP};
+use l4_load::{LoadOptions, Mode};
+use l4_tests::net::{Host, VIP4, VIP6};
+use l4_tests::{Pins, Tap, may_run, note, tap};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::cookies::{PATIENCE, counter, flooded, visit_from};
+use super::fleet::{Fleet, Role, attach, load, options, vip};
+
+const KEY: [u8; 16] = *b"the fleet's key.";
+/// A service that speaks first, and ends.
+const GREETER: u16 = 25;
+const GREETING: &[u8] = b"220 ready\r\n";
+
+/// Has the proxies greet everybody who comes to [`GREETER`].
+fn greet(fleet: &mut Fleet) {
+    fleet.set_vips(TCP, GREETER, 0);
+    for host in &fleet.lab.proxies {
+        for address in [VIP4, VIP6] {
+            let at = SocketAddr::new(vip(address).ip(), GREETER);
+            let listener = host.enter(|| TcpListener::bind(at)).expect("the VIP is on lo");
+            host.spawn(move || {
+                while let Ok((mut stream, _)) = listener.accept() {
+                    // A client that goes away ends its own connection only.
+                    drop(stream.write_all(GREETING));
+                }
+            });
+        }
+    }
+}
+
+/// What the greeter says to a client that says nothing.
+fn greeting(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut said = Vec::new();
+    stream.read_to_end(&mut said)?;
+    if said == GREETING { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) }
+}
+
+/// Is greeted at this local port (0: any), and says which it was.
+fn greeted_from(address: &str, port: u16) -> io::Result<u16> {
+    let to = SocketAddr::new(vip(address).ip(), GREETER);
+    let any: SocketAddr = if to.is_ipv4() { ([0; 4], port).into() } else { ([0_u16; 8], port).into() };
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&any.into())?;
+        match socket.connect_timeout(&to.into(), PATIENCE) {
+            // The client's own half of the connection before waits for its last acknowledgement.
+            Err(error) if error.kind() == ErrorKind::AddrNotAvailable && Instant::now() < deadline => {
+                std::thread::yield_now();
+            }
+            result => {
+                result?;
+                let stream = TcpStream::from(socket);
+                let port = stream.local_addr()?.port();
+                return greeting(stream).map(|()| port);
+            }
+        }
+    }
+}
+
+/// The server ends connections, so that its half stays in TIME_WAIT; the client comes back from the same port and waits for
+/// the server to speak.
+#[test]
+fn a_client_that_says_nothing_comes_back_from_its_port() {
+    if !may_run("a_client_that_says_nothing_comes_back_from_its_port") {
+        return;
+    }
+    for (mode, is_heard) in [(Mode::Native, false), (Mode::Native, true), (Mode::Generic, false)] {
+        let mut fleet = flooded(KEY, mode);
+        greet(&mut fleet);
+        // As tcpdump does.
+        let taps = fleet.lab.proxies.iter().filter(|_| is_heard);
+        let _taps: Vec<Tap> = taps.map(|proxy| proxy.enter(Tap::open)).collect();
+        let took = fleet.lab.client.enter(|| {
+            [VIP4, VIP6].map(|address| {
+                let port = greeted_from(address, 0).expect("a greeting");
+                let start = Instant::now();
+                for round in 1..=3 {
+                    let again = greeted_from(address, port)
+                        .unwrap_or_else(|error| unreachable!("{mode:?} {address} round {round}: {error}"));
+                    assert_eq!(again, port);
+                }
+                start.elapsed()
+            })
+        });
+        note(&format!("{mode:?}: three greetings at a port that was in TIME_WAIT took {took:?}"));
+        let [displaced, accepted, failed] =
+            [Decision::CookieDisplaced, Decision::CookieAccepted, Decision::CookieFailed]
+                .map(|decision| fleet.at_proxies(decision));
+        assert_eq!((displaced, accepted, failed), (6, 8, 0), "{mode:?}");
+    }
+}
+
+/// The same with a client that speaks first: it need not repeat what it said.
+#[test]
+fn a_port_that_is_used_again_finds_its_way() {
+    if !may_run("a_port_that_is_used_again_finds_its_way") {
+        return;
+    }
+    let mut fleet = flooded(KEY, Mode::Native);
+    let took = fleet.lab.client.enter(|| {
+        [VIP4, VIP6].map(|address| {
+            let first = visit_from(address, 0).expect("a visit");
+            let start = Instant::now();
+            visit_from(address, first.port()).expect("the second visit from one port");
+            start.elapsed()
+        })
+    });
+    note(&format!("visits from a port that was in TIME_WAIT took {took:?}"));
+    // Two at least: ACK and request may find the old connection together.
+    assert!(fleet.at_proxies(Decision::CookieDisplaced) >= 2);
+    assert!(fleet.at_proxies(Decision::CookieAccepted) >= 2);
+    assert_eq!(fleet.at_proxies(Decision::CookieFailed), 0);
+    let opened: u64 = fleet.lab.proxies.iter().map(opened).sum();
+    assert_eq!(opened, 4, "each visit is one connection");
+}
+
+/// Connections that came to a host.
+fn opened(host: &Host) -> u64 {
+    counter(host, "snmp", "Tcp:", "PassiveOpens")
+}
+
+/// A kernel that is told to keep what is in TIME_WAIT is asked to make room once, not for ever.
+#[test]
+fn a_kernel_that_keeps_time_wait_is_asked_once() {
+    if !may_run("a_kernel_that_keeps_time_wait_is_asked_once") {
+        return;
+    }
+    let mut fleet = flooded(KEY, Mode::Native);
+    greet(&mut fleet);
+    fleet.lab.proxies.iter().for_each(|proxy| proxy.sysctl("net/ipv4/tcp_rfc1337", "1"));
+    let (port, held) = fleet.lab.client.enter(|| {
+        let port = greeted_from(VIP4, 0).expect("a greeting");
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).expect("a socket");
+        socket.set_reuse_address(true).expect("a socket");
+        socket.bind(&SocketAddr::from(([0; 4], port)).into()).expect("its port");
+        let to = SocketAddr::new(vip(VIP4).ip(), GREETER);
+        socket.connect_timeout(&to.into(), PATIENCE).expect("a box answers");
+        (port, socket)
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while fleet.at_proxies(Decision::CookieFailed) == 0 {
+        assert!(Instant::now() < deadline, "port {port}: nothing failed");
+        std::thread::yield_now();
+    }
+    // What the client does not say again is not looked at again.
+    assert_eq!(fleet.lab.client.enter(|| greeted_from(VIP6, 0)).map(drop).ok(), Some(()));
+    let [displaced, failed] =
+        [Decision::CookieDisplaced, Decision::CookieFailed].map(|decision| fleet.at_proxies(decision));
+    assert_eq!((displaced, failed), (1, 1));
+    drop(held);
+}
+
+/// A late copy of a request, whose connection is in TIME_WAIT: what it asks for is not done twice.
+#[test]
+fn a_late_copy_of_a_request_is_not_served_again() {
+    if !may_run("a_late_copy_of_a_request_is_not_served_again") {
+        return;
+    }
+    let mut fleet = flooded(KEY, Mode::Native);
+    for address in [VIP4, VIP6] {
+        let request = fleet.lab.client.enter(|| {
+            let tap = Tap::open();
+            let port = visit_from(address, 0).expect("a visit").port().to_be_bytes();
+            tap.wait_for(|packet| {
+                let tcp = tap::tcp(packet)?;
+                (tcp[..2] == port && tcp[20..].starts_with(b"GET")).then(|| packet.to_vec())
+            })
+        });
+        let (before, came) = (counts(&mut fleet), fleet.at_proxies(Decision::Decapsulated));
+        fleet.lab.client.enter(|| {
+            let to = SocketAddr::new(vip(address).ip(), 0);
+            let raw = Socket::new(Domain::for_address(to), Type::RAW, Some(Protocol::from(255)));
+            raw.expect("root may").send_to(&request, &SockAddr::from(to)).expect("it goes");
+        });
+        let deadline = Instant::now() + PATIENCE;
+        while fleet.at_proxies(Decision::Decapsulated) == came {
+            assert!(Instant::now() < deadline, "{address}: the copy does not come");
+            std::thread::yield_now();
+        }
+        // Whatever came of it has come of it by the end of another visit.
+        fleet.lab.client.enter(|| visit_from(address, 0)).expect("a visit");
+        let after = counts(&mut fleet);
+        assert_eq!(after, (before.0, before.1 + 1, before.2 + 1), "{address}");
+    }
+}
+
+/// Displaced, accepted, and connections made.
+fn counts(fleet: &mut Fleet) -> (u64, u64, u64) {
+    let opened = fleet.lab.proxies.iter().map(opened).sum();
+    let [displaced, accepted] =
+        [Decision::CookieDisplaced, Decision::CookieAccepted].map(|decision| fleet.at_proxies(decision));
+    (displaced, accepted, opened)
+}
+
+/// A SYN is passed on, its answer is lost, and the repeated one is answered by a box: the client knows another number than
+/// the half-open connection at the proxy.
+#[test]
+fn a_half_open_connection_makes_room() {
+    if !may_run("a_half_open_connection_makes_room") {
+        return;
+    }
+    let pins = Pins::new();
+    let mut fleet = Fleet::tuned(3, Mode::Native, Some(pins.path()), |role, options| match role {
+        Role::Box => options,
+        Role::Proxy => LoadOptions { syn_cookies_above: Some(0), ..options },
+    });
+    greet(&mut fleet);
+    answers_of_proxies(&fleet, "add");
+    let visits = [(VIP4, 80), (VIP6, 80), (VIP4, GREETER), (VIP6, GREETER)];
+    let connecting = visits.map(|(address, port)| {
+        let (to, connected) = (SocketAddr::new(vip(address).ip(), port), std::sync::mpsc::channel());
+        let thread = fleet.lab.client.spawn(move || {
+            connected.0.send(TcpStream::connect_timeout(&to, PATIENCE)).expect("the test waits");
+        });
+        (thread, connected.1, port)
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while half_open(&fleet) < visits.len() {
+        assert!(Instant::now() < deadline, "no half-open connections");
+        std::thread::yield_now();
+    }
+    for host in &fleet.lab.boxes {
+        let pins = Some(pins.path().join(host.router_end()));
+        let options = LoadOptions { syn_cookies_above: Some(0), ..options(host, 1600, pins) };
+        let mut program = load(&options);
+        assert!(host.enter(|| attach(&mut program, "e0")).replaced);
+    }
+    // What a proxy says to a client that says nothing is lost until then, and repeated.
+    let streams = connecting.map(|(thread, connected, port)| {
+        let stream = connected.recv_timeout(PATIENCE).expect("an end").expect("a box answers");
+        thread.join().expect("no panic");
+        (stream, port)
+    });
+    answers_of_proxies(&fleet, "del");
+    for (mut stream, port) in streams {
+        if port == GREETER {
+            greeting(stream).expect("a greeting");
+            continue;
+        }
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream.write_all(b"GET /1000 HTTP/1.1\r\nhost: l4\r\n\r\n").expect("a socket");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        assert!(answer.len() > 1000);
+    }
+    assert_eq!(counts(&mut fleet), (4, 4, 4));
+}
+
+/// Lets what proxies answer be lost on the router ("add"), or no more ("del"); what boxes answer is not lost.
+fn answers_of_proxies(fleet: &Fleet, verb: &str) {
+    for (proxy, family) in fleet.lab.proxies.iter().flat_map(|proxy| [(proxy, "-4"), (proxy, "-6")]) {
+        let mut command = Command::new("ip");
+        command.args([family, "rule", verb, "iif", &proxy.router_end(), "blackhole"]);
+        let status = fleet.lab.router.enter(|| command.status()).expect("ip runs");
+        assert!(status.success(), "{command:?}");
+    }
+}
+
+/// Connections in SYN_RECV at the proxies.
+fn half_open(fleet: &Fleet) -> usize {
+    let count = |host: &Host| {
+        host.enter(|| {
+            let read =
+                |file| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).expect("procfs");
+            let state = |line: &&str| line.split_whitespace().nth(3) == Some("03");
+            read("tcp").lines().filter(state).count() + read("tcp6").lines().filter(state).count()
+        })
+    };
+    fleet.lab.proxies.iter().map(count).sum()
+}
