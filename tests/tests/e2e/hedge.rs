@@ -224,6 +224,49 @@ fn a_hedge_saves_a_request_whose_first_attempt_dies() {
 }
 
 #[test]
+fn a_hedge_that_outlives_its_first_attempt_is_mirrored_and_counted_whole() {
+    let dying = Origin::scripted(|connection| {
+        if connection.request().is_some() {
+            pause(Duration::from_millis(150));
+        }
+    });
+    let late: Vec<_> = (0..2).map(|_| slow_echo(Duration::from_millis(90))).collect();
+    let copies = tests::origin::echo();
+    let cluster = by_chance(&[dying.address(), late[0].address(), late[1].address()]);
+    let config = Config::with(cluster.rule("hedge_percent", json!(50)))
+        .and_cluster(Cluster::new("m", &[copies.address()]))
+        .route(|all| {
+            all.rules.insert("hedge".to_owned(), json!({ "after": "120ms" }));
+            all.rules.insert("retries".to_owned(), json!(0));
+            all.rules.insert("mirror".to_owned(), json!({ "cluster": "m" }));
+        });
+    let proxy = Proxy::start(Config { cores: 1, ..config });
+    let mut client = proxy.connect();
+    let body = [b'x'; 1000];
+    let mut saved = 0u32;
+    for _ in 0..30 {
+        client.send("PUT / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 1000\r\n\r\n");
+        client.send(body);
+        let response = client.response("PUT");
+        saved += u32::from(response.status == 200);
+    }
+    proxy.wait_metrics("some hedges won", |metrics| {
+        metrics.sum("shard_cluster_hedges_total", &[("end", "won")]) >= 3.0
+    });
+    let to_mirror = [("cluster", "app/m")];
+    proxy.wait_metrics("every request that was answered is mirrored, and no other", |metrics| {
+        let skipped =
+            metrics.sum("shard_cluster_mirrors_skipped_total", &[to_mirror[0], ("cause", "unfinished")]);
+        let sent = metrics.sum("shard_cluster_mirrors_sent_total", &to_mirror);
+        (sent, skipped) == (f64::from(saved), f64::from(30 - saved))
+    });
+    let copies = copies.requests();
+    assert!(copies.iter().all(|copy| copy.body == body), "each copy has the whole body");
+    let bytes = |metrics: &tests::metrics::Metrics| metrics.sum("shard_route_request_bytes_total", &[]);
+    proxy.wait_metrics("the bytes of every request are counted", |metrics| bytes(metrics) == 30_000.0);
+}
+
+#[test]
 fn an_endpoint_that_is_always_overtaken_is_ejected() {
     let sound: Vec<_> = (0..2).map(|_| Origin::replying(OK)).collect();
     let (silent, _cut) = slow(Duration::from_secs(1));

@@ -308,8 +308,9 @@ impl Exchange<'_> {
             return Ok(Err(failure));
         }
         let per_try = retry_rules(lease, plan).per_try_timeout;
+        let upload = self.upload.take().unwrap_or_else(Direction::ended);
         match self.rest_of_hedge(per_try).await {
-            Some(won) => Box::pin(self.pass_hedge(won, Direction::ended(), plan)).await.map(Ok),
+            Some(won) => Box::pin(self.pass_hedge(won, upload, plan)).await.map(Ok),
             None => Ok(Err(failure)),
         }
     }
@@ -467,9 +468,12 @@ impl Exchange<'_> {
             lease.goes(fault::outcome(reason, was_going), Duration::ZERO, LoadSign::None);
         }
         let again = self.decide((lease, plan), cause, upload.replay_state());
-        if again.is_some() {
-            self.upload = upload.again();
-        }
+        self.upload = match (&again, &self.hedge) {
+            (Some(_), _) => upload.again(),
+            // The hedge has sent the same, which may be copied for a mirror.
+            (None, Some(_)) => Some(upload.sent_otherwise()),
+            (None, None) => None,
+        };
         Ok(Failure { reason, again })
     }
 
