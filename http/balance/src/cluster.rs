@@ -169,6 +169,7 @@ impl ClusterState {
             known.drain.get_or_insert(Drain { sessions_until, why: DrainCause::Removed }).why =
                 DrainCause::Removed;
         }
+        self.take_in_departed(plan, now);
         self.interval_ends = match &plan.rules.outlier {
             Some(rules) if rules.success_rate.is_some() || rules.latency.is_some() => {
                 self.interval_ends.min(now.saturating_add(rules.interval))
@@ -176,6 +177,18 @@ impl ClusterState {
             _ => Duration::MAX,
         };
         self.refresh(plan, now, events);
+    }
+
+    fn take_in_departed(&mut self, plan: &ClusterPlan, now: Duration) {
+        for (id, sessions_until) in plan.departed.iter().copied().filter(|(_, until)| now < *until) {
+            if self.by_id.contains_key(&id) {
+                continue;
+            }
+            let slot = self.allot(EndpointSpec::new(id, 1));
+            if let Some(known) = &mut self.slots[slot.index()] {
+                known.drain = Some(Drain { sessions_until, why: DrainCause::Removed });
+            }
+        }
     }
 
     fn allot(&mut self, spec: EndpointSpec) -> Slot {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::endpoint::EndpointId;
-use crate::ring::{Member, Ring, RingVersion};
+use crate::ring::{Member, Ring, RingVersion, VIRTUAL_NODES};
 use crate::sticky::{Session, StickyRules};
 
 /// Retired rings that are kept of a cluster at most; the oldest goes first.
@@ -23,6 +23,65 @@ pub const GENERATIONS_MAX: usize = 8;
 /// Points of the retired rings of all clusters of a process, of 12 bytes each: 240 MB. They are four rings of the
 /// largest cluster that a config may have, and 39 of 2,000 endpoints with 256 points each.
 pub const RETIRED_POINTS_MAX: usize = 20_000_000;
+
+/// A moment since the epoch of the cores' clocks, or before it: what a predecessor saw.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Since {
+    at: Duration,
+    /// So much earlier than `at`.
+    earlier: Duration,
+}
+
+impl Since {
+    #[must_use]
+    pub const fn at(at: Duration) -> Self {
+        Self { at, earlier: Duration::ZERO }
+    }
+
+    /// So long ago.
+    #[must_use]
+    pub const fn ago(age: Duration, now: Duration) -> Self {
+        Self { at: now, earlier: age }
+    }
+
+    #[must_use]
+    pub fn age(self, now: Duration) -> Duration {
+        now.saturating_sub(self.at).saturating_add(self.earlier)
+    }
+
+    /// The end of a time that began then; the epoch when it ended before that.
+    #[must_use]
+    pub fn until(self, time: Duration) -> Duration {
+        self.at.saturating_add(time).saturating_sub(self.earlier)
+    }
+}
+
+/// What a ring is made from: what one process tells the next instead of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// A ring that is made otherwise there is no use: cookies would stand for other endpoints.
+    pub version: RingVersion,
+    pub virtual_nodes: u32,
+    pub members: Vec<Member>,
+    /// For how long it has been retired; None: it is the current one.
+    pub retired: Option<Duration>,
+}
+
+impl Recipe {
+    /// None when it gives another ring than it says, such as by a build that hashes otherwise.
+    fn table(&self) -> Option<Table> {
+        let mut members = self.members.clone();
+        members.sort_unstable_by_key(|member| member.id);
+        let is_sound = VIRTUAL_NODES.contains(&self.virtual_nodes)
+            && members.iter().all(|member| member.weight > 0)
+            && members.windows(2).all(|pair| pair[0].id != pair[1].id);
+        if !is_sound {
+            return None;
+        }
+        let ring = Ring::new(&members, self.virtual_nodes);
+        (ring.version() == self.version).then_some(Table { ring, members, virtual_nodes: self.virtual_nodes })
+    }
+}
 
 /// A ring and whose it is.
 #[derive(Debug)]
@@ -85,9 +144,10 @@ impl Dropped {
 }
 
 /// The memberships of one cluster, the current one first.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RingHistory {
-    generations: Vec<(Arc<Table>, Option<Duration>)>,
+    /// With the time since when they have been retired.
+    generations: Vec<(Arc<Table>, Option<Since>)>,
     changes: u64,
 }
 
@@ -115,11 +175,47 @@ impl RingHistory {
                 self.generations.insert(0, (Arc::new(table), None));
             }
         }
-        for (at, (_, retired_at)) in self.generations.iter_mut().enumerate() {
-            *retired_at = (at > 0).then(|| retired_at.unwrap_or(now));
+        for (at, (_, retired)) in self.generations.iter_mut().enumerate() {
+            *retired = (at > 0).then(|| retired.unwrap_or(Since::at(now)));
         }
-        self.generations
-            .retain(|(_, retired)| retired.is_none_or(|at| now < at.saturating_add(rules.overlap)));
+        self.forget_old(rules, now, points_max)
+    }
+
+    /// Goes on from what a predecessor says, the current ring first, as far as this build makes the same rings.
+    pub fn inherit(
+        &mut self,
+        rules: &StickyRules,
+        recipes: &[Recipe],
+        now: Duration,
+        points_max: usize,
+    ) -> Dropped {
+        let lives = |recipe: &&Recipe| recipe.retired.is_none_or(|age| age < rules.overlap);
+        let made = recipes.iter().filter(lives).take(GENERATIONS_MAX + 1).filter_map(|recipe| {
+            let since = recipe.retired.map(|age| Since::ago(age, now));
+            Some((Arc::new(recipe.table()?), since))
+        });
+        self.generations = made.collect();
+        for (_, retired) in self.generations.iter_mut().skip(1) {
+            retired.get_or_insert(Since::at(now));
+        }
+        self.changes += 1;
+        self.forget_old(rules, now, points_max)
+    }
+
+    /// What a successor makes the same rings from, the current one first.
+    #[must_use]
+    pub fn recipes(&self, now: Duration) -> Vec<Recipe> {
+        let recipe = |(table, retired): &(Arc<Table>, Option<Since>)| Recipe {
+            version: table.ring.version(),
+            virtual_nodes: table.virtual_nodes,
+            members: table.members.clone(),
+            retired: retired.map(|since| since.age(now)),
+        };
+        self.generations.iter().map(recipe).collect()
+    }
+
+    fn forget_old(&mut self, rules: &StickyRules, now: Duration, points_max: usize) -> Dropped {
+        self.generations.retain(|(_, retired)| retired.is_none_or(|since| since.age(now) < rules.overlap));
         let mut dropped = Dropped::default();
         while self.generations.len() > GENERATIONS_MAX + 1 {
             self.generations.pop();
@@ -135,10 +231,10 @@ impl RingHistory {
     /// The rings for a plan, the current one first.
     #[must_use]
     pub fn rings(&self, rules: &StickyRules) -> Vec<Generation> {
-        let generation = |(table, retired_at): &(Arc<Table>, Option<Duration>)| Generation {
+        let generation = |(table, retired): &(Arc<Table>, Option<Since>)| Generation {
             table: Arc::clone(table),
             changes: self.changes,
-            valid_until: retired_at.map(|at| at.saturating_add(rules.overlap)),
+            valid_until: retired.map(|since| since.until(rules.overlap)),
         };
         self.generations.iter().map(generation).collect()
     }
@@ -226,6 +322,59 @@ mod tests {
             assert_eq!(version(newer(&pair[0], &pair[1])), version(&pair[1]));
             assert_eq!(version(newer(&pair[1], &pair[0])), version(&pair[1]));
         }
+    }
+
+    #[test]
+    fn a_successor_goes_on_with_the_same_rings_and_what_is_left_of_their_time() {
+        let mut history = RingHistory::default();
+        for (count, now) in [(3, 1), (4, 10), (5, 70)] {
+            push(&mut history, count, now * SECOND);
+        }
+        let recipes = history.recipes(80 * SECOND);
+        let ages: Vec<_> = recipes.iter().map(|recipe| recipe.retired).collect();
+        assert_eq!(ages, [None, Some(10 * SECOND), Some(70 * SECOND)]);
+        let mut heir = RingHistory::default();
+        assert_eq!(heir.inherit(&RULES, &recipes, SECOND, RETIRED_POINTS_MAX), Dropped::default());
+        let versions = |history: &RingHistory| -> Vec<_> {
+            history.rings(&RULES).iter().map(Generation::version).collect()
+        };
+        assert_eq!(versions(&heir), versions(&history));
+        push(&mut heir, 5, SECOND);
+        let valid =
+            |heir: &RingHistory| -> Vec<_> { heir.rings(&RULES).iter().map(|g| g.valid_until).collect() };
+        assert_eq!(valid(&heir), [None, Some(91 * SECOND), Some(31 * SECOND)]);
+        let session = Session { id: [7; 16], ring: recipes[1].version };
+        assert_eq!(heir.rings(&RULES)[1].owner(&session), history.rings(&RULES)[1].owner(&session));
+        // And its own successor, with the time since then.
+        assert_eq!(heir.recipes(11 * SECOND)[2].retired, Some(80 * SECOND));
+        push(&mut heir, 6, 31 * SECOND);
+        assert_eq!(valid(&heir), [None, Some(131 * SECOND), Some(91 * SECOND)], "the oldest is over");
+    }
+
+    #[test]
+    fn what_cannot_be_inherited_is_passed_over() {
+        let mut history = RingHistory::default();
+        push(&mut history, 3, SECOND);
+        push(&mut history, 4, 2 * SECOND);
+        let good = history.recipes(2 * SECOND);
+        let spoilt: [fn(&mut Recipe); 6] = [
+            |recipe| recipe.version.0 ^= 1,
+            |recipe| recipe.members.truncate(1),
+            |recipe| recipe.members[0].weight = 0,
+            |recipe| recipe.members[1] = recipe.members[0],
+            |recipe| recipe.virtual_nodes = u32::MAX,
+            |recipe| recipe.retired = Some(RULES.overlap),
+        ];
+        for spoil in spoilt {
+            let mut recipes = good.clone();
+            spoil(&mut recipes[1]);
+            let mut heir = RingHistory::default();
+            heir.inherit(&RULES, &recipes, SECOND, RETIRED_POINTS_MAX);
+            assert_eq!(heir.rings(&RULES).len(), 1);
+        }
+        let mut heir = RingHistory::default();
+        let dropped = heir.inherit(&RULES, &good, SECOND, 299);
+        assert_eq!((dropped.beyond_points, heir.retired_points()), (1, 0), "bounded as in any process");
     }
 
     #[test]

@@ -185,6 +185,8 @@ pub struct ClusterPlan {
     pub(crate) tables: Vec<Table>,
     /// For sticky sessions, the current one first.
     pub(crate) generations: Vec<Generation>,
+    /// Endpoints that are gone but may still have sessions, with the end of their time.
+    pub(crate) departed: Vec<(EndpointId, Duration)>,
     pub(crate) levels: usize,
 }
 
@@ -234,7 +236,21 @@ impl ClusterPlan {
         check(&rules, &endpoints)?;
         let levels = endpoints.iter().map(|endpoint| usize::from(endpoint.priority) + 1).max().unwrap_or(0);
         let tables = (0..levels).filter_map(|level| table(rules.policy, &endpoints, level)).collect();
-        Ok(Self { rules, endpoints, tables, generations, levels })
+        Ok(Self { rules, endpoints, tables, generations, departed: Vec::new(), levels })
+    }
+
+    /// With endpoints that it does not name and that may still have sessions, with the end of their time: a state that
+    /// does not know them takes them in as draining. What a state knows itself counts more.
+    #[must_use]
+    pub fn with_departed(mut self, departed: Vec<(EndpointId, Duration)>) -> Self {
+        self.departed = departed;
+        self
+    }
+
+    /// See [`Self::with_departed`].
+    #[must_use]
+    pub fn departed(&self) -> &[(EndpointId, Duration)] {
+        &self.departed
     }
 
     #[must_use]

@@ -16,6 +16,7 @@ mod orders;
 mod process;
 mod reload;
 mod restart;
+mod sessions;
 mod shards;
 mod start;
 mod tickets;

@@ -30,11 +30,10 @@ use crate::events::Event;
 use crate::health::{self, Checker};
 use crate::listeners::{Opening, Plan, Sockets};
 use crate::log_writer::LogWriter;
-use crate::oplog;
 use crate::restart::Bequest;
 use crate::shards::Shards;
 use crate::tickets::Tickets;
-use crate::unix_socket;
+use crate::{oplog, sessions, unix_socket};
 
 /// Time between two reloads; what comes in between is one reload.
 const RELOAD_INTERVAL_MIN: Duration = Duration::from_millis(250);
@@ -313,7 +312,7 @@ impl Process {
         oplog::info("session ticket keys were rotated");
     }
 
-    fn bequest(&self) -> Bequest {
+    fn bequest(&mut self) -> Bequest {
         if self.is_draining() {
             return Bequest::default();
         }
@@ -332,7 +331,14 @@ impl Process {
             }
         });
         let tickets = Some(self.tickets.bequest(Instant::now()));
-        Bequest { sockets, admin, tickets, drained: self.drains.bequest() }
+        let told = sessions::bequest(&self.registry.heritage(self.shards.now()));
+        if told.left_out > 0 {
+            oplog::warn(&format!(
+                "{} ring(s) of sticky sessions are too many to be handed over: their sessions go by the present ring",
+                told.left_out
+            ));
+        }
+        Bequest { sockets, admin, tickets, drained: self.drains.bequest(), sessions: told.messages }
     }
 
     fn drain(&mut self, why: &str) {

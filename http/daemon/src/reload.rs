@@ -7,6 +7,7 @@
 //! The order on each shard: connections that wait at a listener that goes are taken under the old config; a new
 //! listener is known before its sockets come.
 
+use control_config::Loaded;
 use http_proxy::core::Command;
 use http_proxy::record::StatTable;
 use http_proxy::service;
@@ -41,12 +42,17 @@ impl Process {
         if let Some(shard) = self.shards.stuck() {
             return Err(format!("shard {shard} has not taken the one before"));
         }
-        let wrong = |errors: usize| format!("the config has {errors} error(s)");
         let loaded = config::load(&self.options.config).map_err(wrong)?;
         if only_if_changed && loaded.digest == self.digest {
             return Ok(None);
         }
         self.retire_series();
+        let rings = self.registry.keep_rings();
+        self.go_over_to(loaded).inspect_err(|_| self.registry.restore_rings(rings)).map(Some)
+    }
+
+    /// Compiles and applies a config. On an error the old one stays in force.
+    fn go_over_to(&mut self, loaded: Loaded) -> Result<String, String> {
         let keys = self.tickets.keys().map_err(|error| format!("session ticket keys: {error}"))?;
         let shards = (self.shards.count(), self.shards.now());
         let Compiled { snapshots, sources, digest } =
@@ -74,7 +80,7 @@ impl Process {
         self.may_retire = true;
         self.listen(open);
         self.sockets.commit(groups);
-        Ok(Some(version))
+        Ok(version)
     }
 
     /// Frees the series of names that the config in force does not have, once no core holds an older one. Where old
@@ -99,6 +105,10 @@ impl Process {
             self.shards.tell_all(|| Command::Forget(retired.clone()));
         }
     }
+}
+
+fn wrong(errors: usize) -> String {
+    format!("the config has {errors} error(s)")
 }
 
 const fn table(family: StatFamily) -> StatTable {

@@ -7,6 +7,7 @@
 //!           ◄── "admin ADDRESS" + the descriptor of the admin listener
 //!           ◄── "tickets …", the session ticket keys
 //!           ◄── "drained …", endpoints that an operator drains
+//!           ◄── "sessions …", the rings of the past of sticky sessions
 //!           ◄── "end"
 //!   starts, accepts
 //!   "ready" ────────────────────────►  stops accepting, drains, exits
@@ -26,7 +27,7 @@ use core_runtime::net::ListeningSocket;
 use tls::SecretBytes;
 
 use crate::drains::Drains;
-use crate::{oplog, tickets};
+use crate::{oplog, sessions, tickets};
 
 const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -42,6 +43,8 @@ pub(crate) struct Bequest {
     pub(crate) tickets: Option<SecretBytes>,
     /// Endpoints that an operator drains, see `drains`.
     pub(crate) drained: Vec<String>,
+    /// The past of sticky sessions, see `sessions`.
+    pub(crate) sessions: Vec<String>,
 }
 
 /// A predecessor that waits to hear that this process serves.
@@ -83,6 +86,10 @@ impl Bequest {
             self.tickets = Some(SecretBytes::from_vec(text.into_bytes()));
         } else if Drains::is_bequest(&text) {
             self.drained.push(text);
+        } else if sessions::is_bequest(&text) {
+            if self.sessions.len() < sessions::MESSAGES_MAX {
+                self.sessions.push(text);
+            }
         } else if let Some(address) = text.strip_prefix("admin ") {
             self.admin = Some((address.to_owned(), fds.pop().ok_or_else(mismatch)?));
         } else {
@@ -140,8 +147,8 @@ pub(crate) fn hand_over(stream: &UnixStream, bequest: &Bequest) -> io::Result<()
     if let Some(tickets) = &bequest.tickets {
         handover::send(stream, std::str::from_utf8(tickets.as_slice()).map_err(io::Error::other)?, &[])?;
     }
-    for drained in &bequest.drained {
-        handover::send(stream, drained, &[])?;
+    for text in bequest.drained.iter().chain(&bequest.sessions) {
+        handover::send(stream, text, &[])?;
     }
     handover::send(stream, "end", &[])
 }
@@ -188,7 +195,8 @@ mod tests {
             let admin = Some(("127.0.0.1:0".to_owned(), OwnedFd::from(admin)));
             let tickets = Some(SecretBytes::from_slice(b"tickets 1 secret"));
             let drained = vec!["drained\n10.0.0.1:1 u".to_owned()];
-            hand_over(&stream, &Bequest { sockets, admin, tickets, drained }).expect("it reads");
+            let sessions = vec!["sessions 1\nc u".to_owned()];
+            hand_over(&stream, &Bequest { sockets, admin, tickets, drained, sessions }).expect("it reads");
             wait_until_ready(&stream, Duration::from_secs(10)).expect("it is ready");
         });
         let (bequest, predecessor) = take_over(&path).expect("it hands over").expect("it is there");
@@ -200,6 +208,7 @@ mod tests {
         assert_eq!(bequest.admin.as_ref().map(|(address, _)| address.as_str()), Some("127.0.0.1:0"));
         assert_eq!(bequest.tickets.as_ref().map(SecretBytes::as_slice), Some(&b"tickets 1 secret"[..]));
         assert_eq!(bequest.drained, ["drained\n10.0.0.1:1 u"]);
+        assert_eq!(bequest.sessions, ["sessions 1\nc u"]);
         predecessor.ready();
         old.join().expect("the old process is content");
         TcpStream::connect(addresses[69]).expect("the sockets lived through it");

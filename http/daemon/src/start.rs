@@ -25,7 +25,7 @@ use crate::restart::{self, Bequest, Predecessor};
 use crate::shards::Shards;
 use crate::tickets::Tickets;
 use crate::unix_socket::{self, Live};
-use crate::{aggregator, log_writer, oplog, watch};
+use crate::{aggregator, log_writer, oplog, sessions, watch};
 
 /// Loads, starts, serves, drains.
 ///
@@ -54,6 +54,7 @@ pub(crate) fn run(options: Options) -> Result<Ended, StartError> {
     let (mut bequest, predecessor) = take_over(&options)?;
     let tickets = tickets(&options, &mut bequest)?;
     let mut registry = StatRegistry::new();
+    registry.inherit(sessions::inherited(&std::mem::take(&mut bequest.sessions)));
     let keys = tickets.keys().map_err(StartError::Tickets)?;
     let shards = (count, Duration::ZERO);
     let compiled =

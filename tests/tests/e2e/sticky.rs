@@ -2,7 +2,9 @@
 //! makes a cookie but the proxy.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use tests::metrics::Metrics;
 use tests::tls::Authority;
@@ -332,6 +334,86 @@ fn sessions_stay_over_a_hot_restart() {
 }
 
 #[test]
+fn sessions_of_former_rings_keep_their_endpoint_over_hot_restarts() {
+    let origins = origins(4);
+    let endpoints = addresses(&origins);
+    let all = sticky(&endpoints, by_key_a());
+    let with =
+        |endpoints: &[SocketAddr]| all.clone().cluster(|cluster| cluster.endpoints = endpoints.to_vec());
+    let mut proxy = Proxy::start(with(&endpoints[..3]));
+    let sessions: Vec<_> = (0..40).map(|_| begin(&proxy)).collect();
+    // One more, and the ring of the cookies is of the past; then one less, which only the past still knows.
+    proxy.reload(with(&endpoints));
+    proxy.reload(with(&endpoints[1..]));
+    let gone = sessions.iter().filter(|(at, _)| at == "0").count();
+    assert!(gone > 0, "one of 40 sessions is at the endpoint that goes");
+    for round in 0..2 {
+        proxy.hot_restart();
+        for (at, cookie) in &sessions {
+            let again = ask(&proxy, Some(cookie));
+            assert_eq!(&again.text(), at, "restart {round}: {}", proxy.log());
+        }
+        for _ in 0..20 {
+            assert_ne!(begin(&proxy).0, "0", "no new session where the config has no endpoint");
+        }
+        proxy.wait_metrics("all were kept", |metrics| {
+            fate(metrics, "kept") + fate(metrics, "renewed") == 40.0 && fate(metrics, "new") == 20.0
+        });
+    }
+    // A successor whose own config differs: what was current before it is of the past now.
+    let (at, cookie) = begin(&proxy);
+    let mut left = endpoints.clone();
+    left.remove(at.parse().expect("a number"));
+    proxy.write_config(&with(&left));
+    proxy.hot_restart();
+    assert_eq!(ask(&proxy, Some(&cookie)).text(), at, "{}", proxy.log());
+}
+
+#[test]
+fn what_is_left_of_the_overlap_counts_after_a_hot_restart() {
+    let origins = origins(3);
+    let endpoints = addresses(&origins);
+    let rules = || json!({ "keys": ["keys/a"], "cookie": "sid", "overlap": "6s" });
+    let mut proxy = Proxy::start(sticky(&endpoints, rules()));
+    let cookie = begin_at(&proxy, "0");
+    proxy.reload(sticky(&endpoints[1..], rules()));
+    assert_eq!(ask(&proxy, Some(&cookie)).text(), "0");
+    proxy.hot_restart();
+    wait_until("the overlap is over", PATIENCE, || set(&ask(&proxy, Some(&cookie))).is_some());
+    let moves = |metrics: &Metrics| fate(metrics, "ring_expired") + fate(metrics, "endpoint_gone");
+    proxy.wait_metrics("it moved once", |metrics| moves(metrics) == 1.0);
+}
+
+#[test]
+fn a_refused_config_leaves_the_rings_as_they_are() {
+    let origins = origins(3);
+    let endpoints = addresses(&origins);
+    let config = |endpoints: &[SocketAddr]| {
+        let mut config = sticky(endpoints, by_key_a());
+        config.cores = 1;
+        config
+    };
+    let mut proxy = Proxy::start(config(&endpoints[..2]));
+    let (at, cookie) = begin(&proxy);
+    // Good, but for a listener that cannot be bound: the refusal comes last.
+    let taken = tests::Listener::new("taken");
+    let holder = std::net::TcpListener::bind(("127.0.0.1", taken.port)).expect("a free port");
+    proxy.write_config(&config(&endpoints).and_listener(taken));
+    proxy.process().signal(Signal::HUP);
+    wait_until("the refusal is in the log", PATIENCE, || proxy.log().contains("reload refused"));
+    drop(holder);
+    let points = |metrics: &Metrics| metrics.sum("shard_session_ring_points", &[]);
+    assert_eq!(points(&proxy.metrics()), 512.0);
+    // The next config shows what the process remembers.
+    let mut same = config(&endpoints[..2]);
+    same.clusters[0].connect_timeout = Some(Duration::from_secs(2));
+    proxy.reload(same);
+    assert_eq!(points(&proxy.metrics()), 512.0, "one ring, the one that has always been in force");
+    let again = ask(&proxy, Some(&cookie));
+    assert_eq!((again.text(), set(&again)), (at, None));
+}
+
+#[test]
 fn sessions_stay_at_endpoints_that_are_given_by_name() {
     let origins = origins(4);
     let name = |origin: &Origin| format!("localhost:{}", origin.address().port());
@@ -363,8 +445,10 @@ fn sessions_stay_at_endpoints_that_are_given_by_name() {
     proxy.hot_restart();
     all_stay(&proxy, &begun);
     proxy.wait_metrics("all were kept", |metrics| fate(metrics, "kept") == 10.0);
-    // Two names less: their sessions stay for the overlap.
+    // Two names less: their sessions stay for the overlap, and over a restart, too.
     proxy.reload(named(&origins[..2]));
+    let begun = all_stay(&proxy, &begun);
+    proxy.hot_restart();
     all_stay(&proxy, &begun);
     drop(sessions);
 }

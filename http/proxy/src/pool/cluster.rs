@@ -140,7 +140,8 @@ impl Settings {
         specs.extend(self.joining(found).map(EndpointConfig::spec));
         // Names may have changed after the config was made, or before.
         let generations = newer(config.plan.generations(), generations).to_vec();
-        ClusterPlan::build(config.plan.rules.clone(), specs, generations).ok()
+        let plan = ClusterPlan::build(config.plan.rules.clone(), specs, generations).ok()?;
+        Some(plan.with_departed(config.plan.departed().to_vec()))
     }
 
     /// Found addresses that the config does not name itself.
@@ -208,6 +209,16 @@ impl Cluster {
             let Some(place) = endpoints.get_mut(slot.index()) else { continue };
             if !place.as_ref().is_some_and(|endpoint| endpoint.is(wanted)) {
                 replaced.push(place.replace(Rc::new(Endpoint::new(wanted))));
+            }
+        }
+        // Where the state has just taken them in.
+        for departed in &config.departed {
+            let Some(slot) = state.slot_of(departed.id()) else { continue };
+            if endpoints.len() <= slot.index() {
+                endpoints.resize(slot.index() + 1, None);
+            }
+            if let Some(place) = endpoints.get_mut(slot.index()) {
+                place.get_or_insert_with(|| Rc::new(Endpoint::new(departed)));
             }
         }
         drop((state, endpoints));

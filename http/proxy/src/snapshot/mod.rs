@@ -10,4 +10,5 @@ mod stats;
 
 pub use self::compile::{Host, Nack, compile, compile_for};
 pub use self::model::*;
-pub use self::stats::{LOG_SINKS_MAX, OVERFLOW, OVERFLOW_NAME, StatFamily, StatRegistry};
+pub use self::rings::{Heritage, Home};
+pub use self::stats::{KeptRings, LOG_SINKS_MAX, OVERFLOW, OVERFLOW_NAME, StatFamily, StatRegistry};

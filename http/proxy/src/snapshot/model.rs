@@ -417,6 +417,8 @@ pub struct ClusterConfig {
     pub pool: PoolConfig,
     /// Rules, tables, and `endpoints` by position. Endpoints from `dns` are added on the core.
     pub plan: ClusterPlan,
+    /// No endpoints any more, but they may still have sessions; the plan says how long.
+    pub departed: Vec<EndpointConfig>,
     /// Checks that this process makes itself; None: none.
     pub check: Option<CheckRules>,
     /// Sessions by cookie; None: each request goes where the policy says.

@@ -3,38 +3,67 @@
 //!
 //! Invariant: the retired rings of all clusters have at most `RETIRED_POINTS_MAX` points together.
 //! Owned by the thread that compiles snapshots, as a part of `StatRegistry`. A process that takes over from another
-//! one begins anew.
+//! one goes on with what that one remembered ([`Heritage`]).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use http_balance::EndpointId;
-use http_balance::generations::{Dropped, Generation, RETIRED_POINTS_MAX, RingHistory};
+use http_balance::generations::{Dropped, Generation, RETIRED_POINTS_MAX, Recipe, RingHistory, Since};
 use http_balance::ring::Member;
 use http_balance::sticky::StickyRules;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Rings {
     pub(super) now: Duration,
     clusters: FxHashMap<String, Remembered>,
     /// What the names of clusters stand for now, with sessions or without.
-    found: FxHashMap<String, Vec<Member>>,
+    found: FxHashMap<String, Vec<Peer>>,
     /// Since the last [`Rings::take_dropped`], by cluster.
     dropped: BTreeMap<String, Dropped>,
+    /// Of a predecessor, until the first config has taken what it has clusters for.
+    inherited: FxHashMap<String, Heritage>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Remembered {
     history: RingHistory,
     rules: StickyRules,
     /// Those that the config names by address.
-    own: Vec<Member>,
-    /// With the time since when the config no longer names it; None: it does.
-    endpoints: Vec<(SocketAddr, EndpointId, Option<Duration>)>,
+    own: Vec<Peer>,
+    /// Those that are neither in the config nor found now.
+    gone: Vec<(Home, EndpointId, Since)>,
     /// Asked for since the last [`Rings::retire_unused`].
     used: bool,
+}
+
+/// Where sessions are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    pub address: SocketAddr,
+    pub hostname: Option<String>,
+    /// Name of its statistics within the cluster; None: the address.
+    pub series: Option<String>,
+}
+
+/// An endpoint of a cluster now.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) home: Home,
+    pub(super) id: EndpointId,
+    /// None: it gets no new sessions.
+    pub(super) weight: Option<u32>,
+}
+
+/// What one process leaves to the next of a cluster's sessions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heritage {
+    /// The current one first.
+    pub rings: Vec<Recipe>,
+    /// With the time for which the cluster has not had them; None: it has them.
+    pub homes: Vec<(Home, Option<Duration>)>,
 }
 
 /// How a cluster with sessions has its endpoints.
@@ -45,70 +74,131 @@ pub(super) enum By {
     Name,
 }
 
+/// An endpoint that has gone but may still have sessions, with the end of their time.
+pub(super) type Gone = (Home, Duration);
+
+impl Home {
+    fn id(&self) -> EndpointId {
+        EndpointId::of(self.address.to_string().as_bytes())
+    }
+}
+
 impl Rings {
+    /// Takes over from a predecessor, before the first config.
+    pub(super) fn inherit(&mut self, inherited: impl Iterator<Item = (String, Heritage)>) {
+        self.inherited = inherited.collect();
+    }
+
+    /// What a successor goes on with, by cluster.
+    pub(super) fn heritage(&self) -> BTreeMap<String, Heritage> {
+        let heritage = |(cluster, known): (&String, &Remembered)| {
+            let found = self.found.get(cluster);
+            let present = known.own.iter().chain(found.into_iter().flatten());
+            let present = present.map(|peer| (peer.home.clone(), None));
+            let gone = known.gone.iter().map(|(home, _, since)| (home.clone(), Some(since.age(self.now))));
+            let heritage =
+                Heritage { rings: known.history.recipes(self.now), homes: present.chain(gone).collect() };
+            (cluster.clone(), heritage)
+        };
+        self.clusters.iter().map(heritage).collect()
+    }
+
     /// The rings of a cluster, the current one first, and the endpoints that have gone but may still have sessions.
     /// Asking again for the same members at the same time changes nothing.
     pub(super) fn of(
         &mut self,
         cluster: &str,
         rules: &StickyRules,
-        (by, own): (By, Vec<Member>),
-        named: &[(SocketAddr, EndpointId)],
-    ) -> (Vec<Generation>, Vec<SocketAddr>) {
-        let now = self.now;
+        (by, own): (By, Vec<Peer>),
+    ) -> (Vec<Generation>, Vec<Gone>) {
+        let room = self.room(cluster);
         let known = self.clusters.entry(cluster.to_owned()).or_default();
+        if let Some(Heritage { rings, homes }) = self.inherited.remove(cluster) {
+            let dropped = known.history.inherit(rules, &rings, self.now, room);
+            note_dropped(&mut self.dropped, cluster, dropped);
+            let gone = |(home, age): (Home, Option<Duration>)| {
+                let id = home.id();
+                (home, id, Since::ago(age.unwrap_or_default(), self.now))
+            };
+            known.gone = homes.into_iter().map(gone).collect();
+        }
         known.used = true;
         known.rules = *rules;
-        known.own = own;
-        if by == By::Address || self.found.contains_key(cluster) {
+        let before = std::mem::replace(&mut known.own, own);
+        if by == By::Address || self.is_found(cluster) {
             self.push(cluster, by);
         }
-        let Some(known) = self.clusters.get_mut(cluster) else { return (Vec::new(), Vec::new()) };
-        let still: FxHashSet<SocketAddr> = named.iter().map(|(address, _)| *address).collect();
-        let Remembered { history, endpoints, .. } = known;
-        endpoints.retain_mut(|(address, id, gone_at)| {
-            let gone_at = *gone_at.get_or_insert(now);
-            !still.contains(address) && now < gone_at.saturating_add(rules.overlap) && history.has(*id)
-        });
-        let gone = endpoints.iter().map(|(address, ..)| *address).collect();
-        endpoints.extend(named.iter().map(|(address, id)| (*address, *id, None)));
-        (history.rings(rules), gone)
+        self.settle(cluster, before);
+        let Some(known) = self.clusters.get(cluster) else { return (Vec::new(), Vec::new()) };
+        let gone = known.gone.iter().map(|(home, _, since)| (home.clone(), since.until(rules.overlap)));
+        (known.history.rings(rules), gone.collect())
     }
 
     /// Takes note of what the names of a cluster stand for, and returns its rings, the current one first; none without
     /// sessions. Nothing at all changes no ring: there is nobody to go to.
-    pub(super) fn found(&mut self, cluster: &str, members: Vec<Member>) -> Vec<Generation> {
-        if members.is_empty() {
-            self.found.remove(cluster);
+    pub(super) fn found(&mut self, cluster: &str, found: Vec<Peer>) -> Vec<Generation> {
+        let before = if found.is_empty() {
+            self.found.remove(cluster)
         } else {
-            self.found.insert(cluster.to_owned(), members);
-            if self.clusters.contains_key(cluster) {
+            self.found.insert(cluster.to_owned(), found)
+        };
+        if self.clusters.contains_key(cluster) {
+            if self.is_found(cluster) {
                 self.push(cluster, By::Name);
             }
+            self.settle(cluster, before.unwrap_or_default());
         }
         self.clusters.get(cluster).map(|known| known.history.rings(&known.rules)).unwrap_or_default()
     }
 
+    /// Whether the names of a cluster stand for something that takes new sessions.
+    fn is_found(&self, cluster: &str) -> bool {
+        let mut found = self.found.get(cluster).into_iter().flatten();
+        found.any(|peer| peer.weight.is_some())
+    }
+
     fn push(&mut self, cluster: &str, by: By) {
+        let room = self.room(cluster);
+        let Some(known) = self.clusters.get_mut(cluster) else { return };
+        let found = self.found.get(cluster).filter(|_| by == By::Name);
+        let mut seen = FxHashSet::default();
+        let all = known.own.iter().chain(found.into_iter().flatten());
+        let members = all.filter(|peer| seen.insert(peer.id));
+        let members = members.filter_map(|peer| Some(Member { id: peer.id, weight: peer.weight? }));
+        let dropped = known.history.push(&known.rules, members.collect(), self.now, room);
+        note_dropped(&mut self.dropped, cluster, dropped);
+    }
+
+    /// Points that retired rings of a cluster may have.
+    fn room(&self, cluster: &str) -> usize {
         let others = self.clusters.iter().filter(|(name, _)| *name != cluster);
         let taken: usize = others.map(|(_, known)| known.history.retired_points()).sum();
-        let room = RETIRED_POINTS_MAX.saturating_sub(taken);
-        let Some(known) = self.clusters.get_mut(cluster) else { return };
-        let mut members = known.own.clone();
-        if by == By::Name {
-            let own: FxHashSet<EndpointId> = members.iter().map(|member| member.id).collect();
-            let found = self.found.get(cluster).into_iter().flatten();
-            members.extend(found.filter(|member| !own.contains(&member.id)));
-        }
-        let dropped = known.history.push(&known.rules, members, self.now, room);
-        if dropped != Dropped::default() {
-            self.dropped.entry(cluster.to_owned()).or_default().add(dropped);
-        }
+        RETIRED_POINTS_MAX.saturating_sub(taken)
+    }
+
+    /// Notes which of those before are gone, and forgets the gone that are back, or have no sessions any more.
+    fn settle(&mut self, cluster: &str, before: Vec<Peer>) {
+        let now = self.now;
+        let Some(Remembered { history, rules, own, gone, .. }) = self.clusters.get_mut(cluster) else {
+            return;
+        };
+        let found = self.found.get(cluster);
+        let present: FxHashSet<EndpointId> =
+            own.iter().chain(found.into_iter().flatten()).map(|peer| peer.id).collect();
+        gone.retain(|(_, id, since)| {
+            !present.contains(id) && since.age(now) < rules.overlap && history.has(*id)
+        });
+        let known: FxHashSet<EndpointId> = gone.iter().map(|(_, id, _)| *id).collect();
+        let left = before
+            .into_iter()
+            .filter(|peer| !present.contains(&peer.id) && !known.contains(&peer.id) && history.has(peer.id));
+        gone.extend(left.map(|peer| (peer.home, peer.id, Since::at(now))));
     }
 
     /// Forgets the clusters that nobody asked for since the last call.
     pub(super) fn retire_unused(&mut self) {
         self.clusters.retain(|_, known| std::mem::take(&mut known.used));
+        self.inherited = FxHashMap::default();
     }
 
     /// Rings that were let go before their time since the last call, by cluster.
@@ -119,6 +209,12 @@ impl Rings {
     /// Points of all rings.
     pub(super) fn points(&self) -> usize {
         self.clusters.values().map(|known| known.history.points()).sum()
+    }
+}
+
+fn note_dropped(all: &mut BTreeMap<String, Dropped>, cluster: &str, dropped: Dropped) {
+    if dropped != Dropped::default() {
+        all.entry(cluster.to_owned()).or_default().add(dropped);
     }
 }
 
@@ -138,11 +234,14 @@ mod tests {
         cluster: &str,
         ports: std::ops::RangeInclusive<u16>,
     ) -> (Vec<Generation>, Vec<SocketAddr>) {
-        let id = |address: &SocketAddr| EndpointId::of(address.to_string().as_bytes());
-        let addresses = ports.map(|port| SocketAddr::from(([10, 0, 0, 1], port)));
-        let named: Vec<_> = addresses.map(|address| (address, id(&address))).collect();
-        let members = named.iter().map(|(_, id)| Member { id: *id, weight: 1 }).collect();
-        rings.of(cluster, &RULES, (By::Address, members), &named)
+        let (generations, gone) = rings.of(cluster, &RULES, (By::Address, ports.map(peer).collect()));
+        (generations, gone.into_iter().map(|(home, _)| home.address).collect())
+    }
+
+    fn peer(port: u16) -> Peer {
+        let address = SocketAddr::from(([10, 0, 0, 1], port));
+        let home = Home { address, hostname: None, series: None };
+        Peer { id: home.id(), home, weight: Some(1) }
     }
 
     #[test]
@@ -184,21 +283,54 @@ mod tests {
     #[test]
     fn names_bring_members_and_there_is_no_ring_before() {
         let mut rings = Rings::default();
-        let member = |n| Member { id: EndpointId(n), weight: 1 };
-        let asked = |rings: &mut Rings| rings.of("a", &RULES, (By::Name, vec![member(1)]), &[]).0;
+        let asked = |rings: &mut Rings| rings.of("a", &RULES, (By::Name, vec![peer(1)])).0;
         let version = |list: &[Generation]| list.first().map(Generation::version);
-        let of = |ids: &[u64]| {
-            let members: Vec<_> = ids.iter().map(|id| member(*id)).collect();
+        let of = |ports: &[u16]| {
+            let members = ports.iter().map(|port| Member { id: peer(*port).id, weight: 1 });
+            let members: Vec<_> = members.collect();
             Some(http_balance::ring::Ring::new(&members, RULES.virtual_nodes).version())
         };
         assert_eq!(version(&asked(&mut rings)), None);
-        assert_eq!(version(&rings.found("a", vec![member(2), member(1)])), of(&[1, 2]), "each one once");
+        assert_eq!(version(&rings.found("a", vec![peer(2), peer(1)])), of(&[1, 2]), "each one once");
         assert_eq!(version(&asked(&mut rings)), of(&[1, 2]), "the next config");
         rings.now += Duration::from_secs(1);
-        let list = rings.found("a", vec![member(3)]);
+        let list = rings.found("a", vec![peer(3)]);
         assert_eq!((version(&list), list.len()), (of(&[1, 3]), 2));
+        let gone = |rings: &mut Rings| -> Vec<u16> {
+            let (_, gone) = rings.of("a", &RULES, (By::Name, vec![peer(1)]));
+            gone.into_iter().map(|(home, _)| home.address.port()).collect()
+        };
+        assert_eq!(gone(&mut rings), [2], "what the name no longer stands for has sessions");
         assert_eq!(version(&rings.found("a", Vec::new())), of(&[1, 3]), "no answer moves nobody");
-        assert_eq!(rings.found("plain", vec![member(1)]).len(), 0);
+        assert_eq!(gone(&mut rings), [2, 3]);
+        assert_eq!(rings.found("plain", vec![peer(1)]).len(), 0);
+    }
+
+    #[test]
+    fn a_successor_goes_on_with_rings_and_homes() {
+        let mut rings = Rings::default();
+        ask(&mut rings, "a", 3);
+        rings.now = Duration::from_secs(10);
+        ask(&mut rings, "a", 2);
+        ask(&mut rings, "b", 1);
+        rings.now = Duration::from_secs(50);
+        let heritage = rings.heritage();
+        let ages: Vec<_> = heritage["a"].homes.iter().map(|(_, age)| *age).collect();
+        assert_eq!(ages, [None, None, Some(Duration::from_secs(40))]);
+        let mut heir = Rings::default();
+        heir.inherit(heritage.into_iter());
+        // Another config than the predecessor's: its current ring retires, too.
+        let (of_heir, gone) = heir.of("a", &RULES, (By::Address, [2, 4].map(peer).into()));
+        let gone: Vec<_> = gone.iter().map(|(home, until)| (home.address.port(), until.as_secs())).collect();
+        assert_eq!(gone, [(1, 100), (3, 60)]);
+        let until: Vec<_> = of_heir.iter().map(|generation| generation.valid_until).collect();
+        assert_eq!(until, [None, Some(Duration::from_secs(100)), Some(Duration::from_secs(60))]);
+        let versions = |list: &[Generation]| list.iter().map(Generation::version).collect::<Vec<_>>();
+        assert_eq!(versions(&of_heir[1..]), versions(&ask(&mut rings, "a", 2).0));
+        // What no config has taken is forgotten with the next one.
+        heir.retire_unused();
+        heir.retire_unused();
+        assert_eq!(ask(&mut heir, "b", 2).0.len(), 1);
     }
 
     #[test]
@@ -206,8 +338,8 @@ mod tests {
         let mut rings = Rings::default();
         let large = StickyRules { overlap: RULES.overlap, virtual_nodes: 500 };
         let mut ask = |cluster: &str, first: u32| {
-            let members = (0..10_000).map(|n| Member { id: EndpointId(u64::from(first + n)), weight: 1 });
-            rings.of(cluster, &large, (By::Address, members.collect()), &[]).0.len()
+            let peer = |n| Peer { id: EndpointId(u64::from(first + n)), ..peer(1) };
+            rings.of(cluster, &large, (By::Address, (0..10_000).map(peer).collect())).0.len()
         };
         // 5 million points each.
         let kept: Vec<_> = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2), ("b", 3)]

@@ -6,18 +6,15 @@
 //! Owned by the thread that compiles snapshots; ids are per family, dense, and 0 is the overflow series.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use http_balance::EndpointId;
 use http_balance::generations::{Dropped, Generation};
 use http_balance::plan::Standing;
-use http_balance::ring::Member;
 use http_balance::sticky::StickyRules;
 use rustc_hash::FxHashMap;
 
-use super::model::{EndpointConfig, LogSink, StatId};
-use super::rings::{By, Rings};
+use super::model::{EndpointConfig, EndpointRole, LogSink, StatId};
+use super::rings::{By, Heritage, Home, Peer, Rings};
 use crate::record::TABLE_SIZES_MAX;
 
 /// What a series is about; ids of different families are unrelated.
@@ -80,6 +77,10 @@ pub struct StatRegistry {
     sinks: Vec<LogSink>,
     rings: Rings,
 }
+
+/// See [`StatRegistry::keep_rings`]. Tables are shared, not copied.
+#[derive(Debug)]
+pub struct KeptRings(Rings);
 
 #[derive(Debug)]
 struct Family {
@@ -164,29 +165,55 @@ impl StatRegistry {
         self.rings.now = now;
     }
 
-    /// The rings of a cluster with sessions, the current one first. Endpoints that have gone keep their series for as
-    /// long as sessions may be there.
+    /// The rings of a cluster with sessions, the current one first, and the endpoints that have gone but may still have
+    /// sessions, with the end of their time. These keep their series.
     pub(super) fn rings(
         &mut self,
         cluster: &str,
         rules: &StickyRules,
-        own: (By, Vec<Member>),
-        named: &[(SocketAddr, EndpointId)],
-    ) -> Vec<Generation> {
-        let (rings, gone) = self.rings.of(cluster, rules, own, named);
-        for address in gone {
-            self.id(StatFamily::Endpoint, &Self::endpoint_name(cluster, &address));
-        }
-        rings
+        (by, own): (By, &[EndpointConfig]),
+    ) -> (Vec<Generation>, Vec<(EndpointConfig, Duration)>) {
+        let own = own.iter().map(|endpoint| peer(endpoint, None)).collect();
+        let (rings, gone) = self.rings.of(cluster, rules, (by, own));
+        let departed = gone.into_iter().map(|(Home { address, hostname, series }, until)| {
+            let series = series.unwrap_or_else(|| address.to_string());
+            let stat = self.id(StatFamily::Endpoint, &Self::endpoint_name(cluster, &series));
+            let role = EndpointRole { standing: Standing::Draining, ..EndpointRole::default() };
+            (EndpointConfig { address, weight: 1, stat, hostname, role }, until)
+        });
+        (rings, departed.collect())
     }
 
     /// Takes note of the endpoints that the names of a cluster stand for, and returns the rings of its sessions with
     /// them; none without sessions. `now` is by the cores' clocks.
     pub fn resolved(&mut self, cluster: &str, found: &[EndpointConfig], now: Duration) -> Vec<Generation> {
         self.at(now);
-        let serving = found.iter().filter(|endpoint| endpoint.role.standing == Standing::Serving);
-        let members = serving.map(|endpoint| Member { id: endpoint.id(), weight: endpoint.weight });
-        self.rings.found(cluster, members.collect())
+        let prefix = Self::endpoint_name(cluster, &"");
+        let series = |stat| self.name(StatFamily::Endpoint, stat)?.strip_prefix(&prefix).map(str::to_owned);
+        let found = found.iter().map(|endpoint| peer(endpoint, series(endpoint.stat))).collect();
+        self.rings.found(cluster, found)
+    }
+
+    /// What a process that takes over goes on with, by cluster. `now` is by the cores' clocks.
+    pub fn heritage(&mut self, now: Duration) -> BTreeMap<String, Heritage> {
+        self.at(now);
+        self.rings.heritage()
+    }
+
+    /// Takes over from a predecessor, before the first config is compiled.
+    pub fn inherit(&mut self, heritage: impl IntoIterator<Item = (String, Heritage)>) {
+        self.rings.inherit(heritage.into_iter());
+    }
+
+    /// The rings of sticky sessions as they are, for [`Self::restore_rings`].
+    pub fn keep_rings(&self) -> KeptRings {
+        KeptRings(self.rings.clone())
+    }
+
+    /// Undoes what a config that is not used has done to the rings of sticky sessions: cookies are not written for its
+    /// rings, and those in force have not retired.
+    pub fn restore_rings(&mut self, kept: KeptRings) {
+        self.rings = kept.0;
     }
 
     /// Rings of sticky sessions that were let go before their time since the last call, by cluster.
@@ -223,6 +250,13 @@ impl StatRegistry {
     fn family_mut(&mut self, family: StatFamily) -> &mut Family {
         &mut self.families[family.at()]
     }
+}
+
+/// An endpoint as the rings see it; without a series of its own name it is counted by its address.
+fn peer(endpoint: &EndpointConfig, series: Option<String>) -> Peer {
+    let home = Home { address: endpoint.address, hostname: endpoint.hostname.clone(), series };
+    let serves = endpoint.role.standing == Standing::Serving;
+    Peer { home, id: endpoint.id(), weight: serves.then_some(endpoint.weight) }
 }
 
 impl Family {

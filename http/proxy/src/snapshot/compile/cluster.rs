@@ -85,8 +85,9 @@ pub(super) fn cluster(
     let kind = (rules.policy, rules.sticky.is_some(), !dns.is_empty());
     let subset = subset::take(&mut endpoints, subset::size_min(&options, kind)?, host);
     let stat = stats.id(StatFamily::Cluster, &name);
-    let generations = sticky::rings(&name, &rules, (&endpoints, &dns), stats);
-    let plan = plan(rules, (&endpoints, &dns), generations)?;
+    let (generations, departed) = sticky::rings(&name, &rules, (&endpoints, &dns), stats);
+    let until = departed.iter().map(|(endpoint, until)| (endpoint.id(), *until)).collect();
+    let plan = plan(rules, (&endpoints, &dns), generations)?.with_departed(until);
     Ok(ClusterConfig {
         name,
         stat,
@@ -98,6 +99,7 @@ pub(super) fn cluster(
         server_name,
         pool,
         plan,
+        departed: departed.into_iter().map(|(endpoint, _)| endpoint).collect(),
         check,
         sticky: sticky.map(|(_, cookie)| Box::new(cookie)),
         zones: zones.into_names(),

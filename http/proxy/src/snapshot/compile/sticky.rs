@@ -3,13 +3,14 @@
 //! Which rings there were is remembered beside the statistics names, for the process: every core gets the same ones,
 //! whether it has served the cluster before or not, and shares them.
 
+use std::time::Duration;
+
 use control_api::Secrets;
 use control_api::defaults::balance as limits;
 use control_api::envoy::tls::{GenericSecret, secret};
 use control_api::shard::v1;
 use http_balance::generations::Generation;
-use http_balance::plan::{Policy, Standing};
-use http_balance::ring::Member;
+use http_balance::plan::Policy;
 use http_balance::sticky::StickyRules;
 use http_balance::{ClusterRules, EndpointId};
 use http_wire::token::is_token;
@@ -108,17 +109,15 @@ pub(super) fn generic_key(generic: &GenericSecret) -> Checked<MacKey> {
     Ok(MacKey::new(bytes))
 }
 
-/// The rings of a cluster with sessions, the current one first; empty without them.
+/// The rings of a cluster with sessions, the current one first, and the endpoints that have gone but may still have
+/// sessions, with the end of their time; empty without sessions.
 pub(super) fn rings(
     cluster: &str,
     rules: &ClusterRules,
     (endpoints, dns): (&[EndpointConfig], &[DnsTarget]),
     stats: &mut StatRegistry,
-) -> Vec<Generation> {
-    let Some(rules) = &rules.sticky else { return Vec::new() };
+) -> (Vec<Generation>, Vec<(EndpointConfig, Duration)>) {
+    let Some(rules) = &rules.sticky else { return (Vec::new(), Vec::new()) };
     let by = if dns.is_empty() { By::Address } else { By::Name };
-    let serving = endpoints.iter().filter(|endpoint| endpoint.role.standing == Standing::Serving);
-    let members = serving.map(|endpoint| Member { id: endpoint.id(), weight: endpoint.weight }).collect();
-    let named: Vec<_> = endpoints.iter().map(|endpoint| (endpoint.address, endpoint.id())).collect();
-    stats.rings(cluster, rules, (by, members), &named)
+    stats.rings(cluster, rules, (by, endpoints))
 }

@@ -143,6 +143,56 @@ fn rings_and_series_of_endpoints_that_have_gone_are_kept_for_the_overlap() {
 }
 
 #[test]
+fn a_config_that_is_not_used_leaves_no_trace_among_the_rings() {
+    let mut stats = StatRegistry::new();
+    let resources = |ports: &[u32], sound: bool| {
+        let endpoints = ports.iter().map(|port| endpoint("127.0.0.1", *port)).collect();
+        let mut resources = with(|_, c| c.load_assignment = Some(assignment("backend", endpoints)));
+        if !sound {
+            // Behind the cluster with sessions, which is compiled first.
+            let mut other = resources.clusters[0].clone();
+            other.name = "other".to_owned();
+            other.lb_policy = LbPolicy::RingHash.into();
+            resources.clusters.push(other);
+        }
+        resources
+    };
+    let at = |now| Host { now: Duration::from_secs(now), ..Host::default() };
+    compile_for(&resources(&[1, 2], true), &at(0), &mut stats).expect("a good config");
+    let (kept, points) = (stats.keep_rings(), stats.ring_points());
+    compile_for(&resources(&[1], false), &at(10), &mut stats).expect_err("a bad one");
+    assert!(stats.ring_points() > points, "this is why it has to be undone");
+    stats.restore_rings(kept);
+    assert_eq!(stats.ring_points(), points);
+    let next = compile_for(&resources(&[1, 2], true), &at(20), &mut stats).expect("a good config");
+    assert_eq!(next.clusters[0].plan.generations().len(), 1);
+    assert_eq!(next.clusters[0].departed.len(), 0);
+}
+
+#[test]
+fn a_successor_knows_where_sessions_are_that_its_config_has_no_endpoint_for() {
+    let compiled = |stats: &mut StatRegistry, ports: &[u32], now: u64| {
+        let endpoints = ports.iter().map(|port| endpoint("127.0.0.1", *port)).collect();
+        let resources = with(|_, c| c.load_assignment = Some(assignment("backend", endpoints)));
+        let host = Host { now: Duration::from_secs(now), ..Host::default() };
+        compile_for(&resources, &host, stats).expect("a good config").clusters.remove(0)
+    };
+    let mut stats = StatRegistry::new();
+    compiled(&mut stats, &[1, 2], 0);
+    compiled(&mut stats, &[1], 600);
+    let mut heir = StatRegistry::new();
+    heir.inherit(stats.heritage(Duration::from_secs(900)));
+    let found = compiled(&mut heir, &[1, 3], 0);
+    assert_eq!(found.plan.generations().len(), 3);
+    let departed: Vec<_> = found.departed.iter().map(|endpoint| endpoint.address.port()).collect();
+    assert_eq!(departed, [2]);
+    let until = found.plan.departed()[0].1;
+    assert_eq!(until, Duration::from_secs(1800 - 300), "of 30 minutes five are over");
+    let name = heir.name(StatFamily::Endpoint, found.departed[0].stat);
+    assert_eq!(name, Some("backend/127.0.0.1:2"));
+}
+
+#[test]
 fn a_series_is_not_given_away_while_its_endpoint_may_have_sessions() {
     let mut stats = StatRegistry::new();
     let mut gone = None;
