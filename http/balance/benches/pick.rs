@@ -12,8 +12,11 @@ use http_balance::admission::{AdmissionRules, Applicant, Finished};
 use http_balance::breaker::BreakerRules;
 use http_balance::ewma::EwmaRules;
 use http_balance::gradient::GradientRules;
+use http_balance::maglev;
 use http_balance::plan::{LoadBound, Policy};
+use http_balance::ring::VIRTUAL_NODES_DEFAULT;
 use http_balance::shed::{Class, LoadSign, ShedRules};
+use http_balance::tables::Tables;
 use http_balance::{
     Admission, ClusterPlan, ClusterRules, ClusterState, EndpointId, EndpointSpec, Outcome, Pick, Rng, Slot,
 };
@@ -150,4 +153,44 @@ fn main() {
     picks();
     changes();
     admissions();
+    tables();
+}
+
+/// What the hash tables of one cluster cost a process: 2,000 endpoints, eight cores, made for each core and made once.
+fn tables() {
+    const CORES: usize = 8;
+    let shared = |rules: ClusterRules, tables: &mut Tables| {
+        let spec = |n: u32| EndpointSpec::new(EndpointId::of(&n.to_le_bytes()), 1);
+        let endpoints = (0..2_000).map(spec).collect();
+        ClusterPlan::build_shared(rules, endpoints, Vec::new(), tables).expect("a sound plan")
+    };
+    let kinds = [
+        ("ring", Policy::RingHash { virtual_nodes: VIRTUAL_NODES_DEFAULT, bound: None }),
+        ("maglev", Policy::Maglev { rows: maglev::ROWS_DEFAULT, bound: None }),
+    ];
+    // To the end, or the next ones would be in their memory.
+    let mut kept = Vec::new();
+    for (name, policy) in kinds {
+        let rules = ClusterRules { policy, ..ClusterRules::default() };
+        for (how, is_shared) in [("made once", true), ("for each core", false)] {
+            let mut all = Tables::default();
+            let (start, before) = (Instant::now(), resident_kib());
+            let plans: Vec<_> = (0..CORES)
+                .map(|_| {
+                    let own = &mut Tables::default();
+                    shared(rules.clone(), if is_shared { &mut all } else { own })
+                })
+                .collect();
+            let took = start.elapsed().as_secs_f64() * 1e3;
+            let kib = resident_kib().saturating_sub(before);
+            println!("{name:<8} tables of {} plans, {how}: {took:.1} ms, {kib} KiB", plans.len());
+            kept.push((all, plans));
+        }
+    }
+}
+
+/// Memory of this process, by pages of 4 KiB.
+fn resident_kib() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    statm.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok()).map_or(0, |pages| pages * 4)
 }

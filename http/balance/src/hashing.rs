@@ -9,10 +9,11 @@ use crate::cluster::{ClusterState, Event, NoEndpoint};
 use crate::endpoint::{Availability, Slot};
 use crate::hash::mix;
 use crate::levels::WHOLE;
-use crate::plan::{ClusterPlan, LoadBound, Table};
+use crate::plan::{ClusterPlan, LoadBound};
 use crate::ring::RingVersion;
 use crate::rng::below;
 use crate::sticky::Session;
+use crate::tables::Table;
 
 /// Owners that are asked by hashing before all endpoints are gone through.
 const REHASHES: u64 = 16;

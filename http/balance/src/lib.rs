@@ -68,6 +68,7 @@ pub mod shed;
 pub mod slow_start;
 pub mod sticky;
 pub mod subset;
+pub mod tables;
 #[cfg(test)]
 mod testing;
 mod time;

@@ -13,13 +13,13 @@ use crate::endpoint::{EndpointId, Health};
 use crate::ewma::EwmaRules;
 use crate::generations::Generation;
 use crate::levels::ZoneRules;
-use crate::maglev::{self, Maglev};
+use crate::maglev;
 use crate::outlier::OutlierRules;
 use crate::retry::RetryRules;
-use crate::ring::{Member, Ring, VIRTUAL_NODES};
+use crate::ring::VIRTUAL_NODES;
 use crate::slow_start::SlowStart;
 use crate::sticky::StickyRules;
-use crate::time::stored;
+use crate::tables::{Table, Tables};
 
 /// How endpoints are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -190,38 +190,6 @@ pub struct ClusterPlan {
     pub(crate) levels: usize,
 }
 
-/// A hash table over the endpoints of one priority.
-#[derive(Clone, Debug)]
-pub(crate) struct Table {
-    kind: TableKind,
-    positions: Vec<u32>,
-}
-
-#[derive(Clone, Debug)]
-enum TableKind {
-    Ring(Ring),
-    Maglev(Maglev),
-}
-
-impl Table {
-    /// Position of the endpoint that a key belongs to.
-    #[inline]
-    pub(crate) fn owner(&self, key: u64) -> Option<u32> {
-        let index = match &self.kind {
-            TableKind::Ring(ring) => ring.owner(key),
-            TableKind::Maglev(maglev) => maglev.owner(key),
-        };
-        self.positions.get(index?).copied()
-    }
-
-    /// All positions, from one that depends on the key.
-    pub(crate) fn walk(&self, key: u64) -> impl Iterator<Item = u32> + '_ {
-        let start = usize::try_from(crate::rng::below(key, u64::try_from(self.positions.len()).unwrap_or(0)));
-        let (behind, before) = self.positions.split_at(start.unwrap_or(0).min(self.positions.len()));
-        before.iter().chain(behind).copied()
-    }
-}
-
 impl ClusterPlan {
     /// A plan over `endpoints`, whose order becomes the positions. `generations` are the rings of sticky sessions from a
     /// [`crate::generations::RingHistory`], empty without them.
@@ -233,9 +201,22 @@ impl ClusterPlan {
         endpoints: Vec<EndpointSpec>,
         generations: Vec<Generation>,
     ) -> Result<Self, PlanError> {
+        Self::build_shared(rules, endpoints, generations, &mut Tables::default())
+    }
+
+    /// The same, with the hash tables that other plans have, as far as they fit.
+    ///
+    /// # Errors
+    /// As [`Self::build`].
+    pub fn build_shared(
+        rules: ClusterRules,
+        endpoints: Vec<EndpointSpec>,
+        generations: Vec<Generation>,
+        tables: &mut Tables,
+    ) -> Result<Self, PlanError> {
         check(&rules, &endpoints)?;
         let levels = endpoints.iter().map(|endpoint| usize::from(endpoint.priority) + 1).max().unwrap_or(0);
-        let tables = (0..levels).filter_map(|level| table(rules.policy, &endpoints, level)).collect();
+        let tables = (0..levels).filter_map(|level| tables.of(rules.policy, &endpoints, level)).collect();
         Ok(Self { rules, endpoints, tables, generations, departed: Vec::new(), levels })
     }
 
@@ -303,25 +284,6 @@ fn check(rules: &ClusterRules, endpoints: &[EndpointSpec]) -> Result<(), PlanErr
         }
         _ => Ok(()),
     }
-}
-
-fn table(policy: Policy, endpoints: &[EndpointSpec], level: usize) -> Option<Table> {
-    let (positions, members): (Vec<u32>, Vec<Member>) = endpoints
-        .iter()
-        .enumerate()
-        .filter(|(_, endpoint)| usize::from(endpoint.priority) == level)
-        .map(|(position, endpoint)| (stored(position), Member { id: endpoint.id, weight: endpoint.weight }))
-        .unzip();
-    let kind = match policy {
-        Policy::RingHash { virtual_nodes, .. } => TableKind::Ring(Ring::new(&members, virtual_nodes)),
-        Policy::Maglev { rows, .. } => TableKind::Maglev(Maglev::new(&members, rows)),
-        Policy::LeastRequest
-        | Policy::RoundRobin
-        | Policy::Random
-        | Policy::LeastConnections
-        | Policy::PeakEwma(_) => return None,
-    };
-    Some(Table { kind, positions })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use http_balance::generations::{Dropped, Generation};
 use http_balance::plan::Standing;
 use http_balance::sticky::StickyRules;
+use http_balance::tables::Tables;
 use rustc_hash::FxHashMap;
 
 use super::model::{EndpointConfig, EndpointRole, LogSink, StatId};
@@ -70,12 +71,13 @@ pub const OVERFLOW_NAME: &str = "other";
 pub const LOG_SINKS_MAX: usize = 64;
 
 /// All series of the process, its access log sinks, which are numbered in the same way, and what else must outlive a
-/// config: the rings of sticky sessions.
+/// config: the rings of sticky sessions, and the hash tables that its cores share.
 #[derive(Debug)]
 pub struct StatRegistry {
     families: [Family; 4],
     sinks: Vec<LogSink>,
     rings: Rings,
+    pub(super) tables: Tables,
 }
 
 /// See [`StatRegistry::keep_rings`]. Tables are shared, not copied.
@@ -115,6 +117,7 @@ impl StatRegistry {
             families: StatFamily::ALL.map(|family| Family::new(series_max(family))),
             sinks: Vec::new(),
             rings: Rings::default(),
+            tables: Tables::default(),
         }
     }
 

@@ -17,6 +17,7 @@ use control_api::shard::v1;
 use http_balance::endpoint::Health;
 use http_balance::generations::Generation;
 use http_balance::plan::{PlanError, Policy, Standing};
+use http_balance::tables::Tables;
 use http_balance::{ClusterPlan, ClusterRules};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -87,7 +88,7 @@ pub(super) fn cluster(
     let stat = stats.id(StatFamily::Cluster, &name);
     let (generations, departed) = sticky::rings(&name, &rules, (&endpoints, &dns), stats);
     let until = departed.iter().map(|(endpoint, until)| (endpoint.id(), *until)).collect();
-    let plan = plan(rules, (&endpoints, &dns), generations)?.with_departed(until);
+    let plan = plan(rules, (&endpoints, &dns), generations, &mut stats.tables)?.with_departed(until);
     Ok(ClusterConfig {
         name,
         stat,
@@ -113,6 +114,7 @@ fn plan(
     rules: ClusterRules,
     (endpoints, dns): (&[EndpointConfig], &[DnsTarget]),
     generations: Vec<Generation>,
+    tables: &mut Tables,
 ) -> Checked<ClusterPlan> {
     if matches!(rules.policy, Policy::Maglev { .. }) && !dns.is_empty() {
         let message =
@@ -126,7 +128,7 @@ fn plan(
         return Err(Fault::new("load_assignment", message));
     }
     let specs = endpoints.iter().map(EndpointConfig::spec).collect();
-    ClusterPlan::build(rules, specs, generations).map_err(|error| {
+    ClusterPlan::build_shared(rules, specs, generations, tables).map_err(|error| {
         let field = match error {
             PlanError::Rows { .. } => "maglev_lb_config.table_size",
             PlanError::VirtualNodes { .. }
