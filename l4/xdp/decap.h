@@ -13,8 +13,12 @@ enum arrival {
 	ARRIVED_BROKEN,
 };
 
+// Whether a packet's source may send encapsulated ones. An IPv6 packet with a v4-mapped source is made up (RFC 4942
+// section 2.2): it would be taken for the IPv4 host.
 static __always_inline int is_trusted(const struct packet *p)
 {
+	if (p->v6 && !(p->source[0] | p->source[1]) && p->source[2] == bpf_htonl(0xffff))
+		return 0;
 	struct prefix_key key = { .prefix_bits = 128 };
 	map_address(p, p->source, key.address);
 	return bpf_map_lookup_elem(&trusted, &key) != 0;

@@ -88,12 +88,12 @@ static __always_inline __u32 swapped_ports(__u32 ports)
 
 // An ICMP error's quote begins with the packet that a proxy sent: VIP to client. Eight bytes behind its IP header are
 // enough (RFC 792). Quotes that carry no ports belong to nobody here.
-static __always_inline void parse_quote4(struct packet *p, void *quote, void *end)
+static __always_inline void parse_quote4(struct packet *p, void *quote, void *end, __u32 quote_bytes)
 {
 	struct iphdr *ip = quote;
 	__u32 *ports = (void *)(ip + 1);
 	p->kind = KIND_OTHER;
-	if ((void *)(ports + 2) > end || *(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(0x1fff))
+	if ((void *)(ports + 2) > end || quote_bytes < sizeof(*ip) + 8 || *(__u8 *)ip != 0x45 || ip->frag_off & bpf_htons(0x1fff))
 		return;
 	// The error goes to the sender of what it quotes; anything else is made up.
 	if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP)
@@ -108,12 +108,12 @@ static __always_inline void parse_quote4(struct packet *p, void *quote, void *en
 	p->kind = KIND_ICMP_ERROR;
 }
 
-static __always_inline void parse_quote6(struct packet *p, void *quote, void *end)
+static __always_inline void parse_quote6(struct packet *p, void *quote, void *end, __u32 quote_bytes)
 {
 	struct ipv6hdr *ip = quote;
 	__u32 *ports = (void *)(ip + 1);
 	p->kind = KIND_OTHER;
-	if ((void *)(ports + 2) > end || ip->version != 6)
+	if ((void *)(ports + 2) > end || quote_bytes < sizeof(*ip) + 8 || ip->version != 6)
 		return;
 	if (ip->nexthdr != IPPROTO_TCP && ip->nexthdr != IPPROTO_UDP)
 		return;
@@ -137,7 +137,7 @@ static __always_inline void parse_icmp4(struct packet *p, void *l4, void *end, _
 		p->kind = KIND_ECHO;
 	else if (icmp->type == ICMP_DEST_UNREACH || icmp->type == ICMP_TIME_EXCEEDED ||
 		 icmp->type == ICMP_PARAMETERPROB)
-		parse_quote4(p, icmp + 1, end);
+		parse_quote4(p, icmp + 1, end, l4_bytes - sizeof(*icmp));
 	else
 		p->kind = KIND_OTHER;
 }
@@ -151,7 +151,7 @@ static __always_inline void parse_icmp6(struct packet *p, void *l4, void *end, _
 	else if (icmp->icmp6_type == ICMPV6_ECHO_REQUEST)
 		p->kind = KIND_ECHO;
 	else if (icmp->icmp6_type >= ICMPV6_DEST_UNREACH && icmp->icmp6_type <= ICMPV6_PARAMPROB)
-		parse_quote6(p, icmp + 1, end);
+		parse_quote6(p, icmp + 1, end, l4_bytes - sizeof(*icmp));
 	else
 		p->kind = KIND_OTHER;
 }
@@ -248,7 +248,7 @@ static __always_inline void parse6(struct packet *p, void *data, void *end)
 		p->kind = KIND_OTHER;
 	if (p->protocol != IPPROTO_TCP && is_own6(p->destination)) {
 		p->tunnel_bytes = sizeof(*ip);
-		if (p->protocol == IPPROTO_IPIP || p->protocol == IPPROTO_IPV6)
+		if (p->kind == KIND_OTHER && (p->protocol == IPPROTO_IPIP || p->protocol == IPPROTO_IPV6))
 			p->kind = KIND_TUNNEL;
 		if (p->protocol == IPPROTO_UDP && p->kind == KIND_FLOW && p->ports >> 16 == bpf_htons(GUE_PORT)) {
 			p->tunnel_bytes += sizeof(struct udphdr);

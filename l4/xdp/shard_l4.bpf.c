@@ -156,6 +156,8 @@ static __always_inline int run(struct xdp_md *ctx)
 		if (arrival == ARRIVED_BROKEN)
 			return leave(&p, 0, 0, &none, DECISION_DROP_INNER, XDP_DROP);
 		parse(&p, start_of(ctx), end_of(ctx));
+		if (rare(p.ip_bytes + copy.tunnel_bytes > copy.ip_bytes))
+			p.kind = KIND_BAD; // longer than what it came in
 	}
 	return steer(ctx, &p, arrival);
 }

@@ -202,12 +202,37 @@ impl Program {
     ///
     /// [`Error::Run`] when the kernel refuses the frame, such as one shorter than an Ethernet header.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<Ran> {
+        self.test_run(frame, None, repeat)
+    }
+
+    /// Runs it once on a frame in front of which there is no room, as with a driver that leaves none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Program::run`].
+    pub fn run_without_room(&self, frame: &[u8]) -> Result<Ran> {
+        /// The most that may stand in front of a frame: a test run takes it, as `struct xdp_frame`, from 256 bytes.
+        const IN_FRONT: usize = 216;
+        let mut bytes = vec![0; IN_FRONT];
+        bytes.extend(frame);
+        // `struct xdp_md`: where the frame begins and where it ends come first.
+        let mut context = [0; 24];
+        for (word, at) in context.as_chunks_mut::<4>().0.iter_mut().zip([IN_FRONT, bytes.len()]) {
+            *word = u32::try_from(at).unwrap_or(u32::MAX).to_ne_bytes();
+        }
+        let mut ran = self.test_run(&bytes, Some(&context), 1)?;
+        ran.frame.drain(..IN_FRONT.min(ran.frame.len()));
+        Ok(ran)
+    }
+
+    fn test_run(&self, bytes: &[u8], context: Option<&[u8]>, repeat: u32) -> Result<Ran> {
         /// Room for what the program may add.
         const ROOM_BYTES: usize = 256;
-        let mut out = vec![0; frame.len() + ROOM_BYTES];
+        let mut out = vec![0; bytes.len() + ROOM_BYTES];
         let options = TestRunOptions {
-            data_in: Some(frame),
+            data_in: Some(bytes),
             data_out: Some(&mut out),
+            ctx_in: context,
             repeat,
             ..TestRunOptions::default()
         };

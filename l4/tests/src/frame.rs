@@ -11,6 +11,7 @@ pub const SYN: u8 = 0x02;
 pub const ACK: u8 = 0x10;
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;
+const GUE_PORT: u16 = 6080;
 
 /// A packet to be made.
 #[derive(Clone, Debug)]
@@ -159,6 +160,20 @@ pub fn ip6(
     ip
 }
 
+/// Whether the packet of a frame is IPv6, for a tunnel the one inside.
+#[must_use]
+pub fn is_v6(frame: &[u8]) -> bool {
+    let ip = &frame[if frame[12..14] == VLAN[..2] { 18 } else { 14 }.min(frame.len())..];
+    let v6 = ip.first().is_some_and(|first| first >> 4 == 6);
+    let (protocol, header) = if v6 { (ip.get(6), 40) } else { (ip.get(9), 20) };
+    let inner = match protocol {
+        Some(4 | 41) => ip.get(header),
+        Some(17) if ip.get(header + 2..header + 4) == Some(&GUE_PORT.to_be_bytes()) => ip.get(header + 8),
+        _ => None,
+    };
+    inner.map_or(v6, |first| first >> 4 == 6)
+}
+
 /// The Ethernet frame of an IP packet on its way in.
 #[must_use]
 pub fn incoming(ip: &[u8], vlan: bool) -> Vec<u8> {
@@ -237,7 +252,7 @@ pub fn outer_of(
 #[must_use]
 pub fn gue(source_port: u16, inner: &[u8]) -> Vec<u8> {
     let mut udp = source_port.to_be_bytes().to_vec();
-    udp.extend(6080_u16.to_be_bytes());
+    udp.extend(GUE_PORT.to_be_bytes());
     udp.extend(u16::try_from(8 + inner.len()).expect("a packet fits").to_be_bytes());
     udp.extend([0, 0]);
     udp.extend(inner);

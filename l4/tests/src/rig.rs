@@ -1,12 +1,14 @@
 //! One loaded program with a small fleet in its maps, and runs of it on single frames.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use l4_abi::hash::HashKeys;
 use l4_abi::{Decision, Owner, Row, TABLE_ROWS, TCP, UDP, Vip};
 use l4_load::{LoadOptions, Maps, Program, VipKey};
 
-use crate::frame::Packet;
+use crate::frame::{Packet, is_v6};
 
 /// This host's tunnel addresses.
 pub const OWN4: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 100);
@@ -35,6 +37,18 @@ pub const TX: u32 = 3;
 
 pub struct Rig {
     program: Program,
+}
+
+thread_local! {
+    /// What [`reached`] takes.
+    static REACHED: RefCell<BTreeSet<(&'static str, bool)>> = const { RefCell::new(BTreeSet::new()) };
+}
+
+/// The decisions that this thread's rigs have come to since the last call, by name, each with whether the flow's packet was
+/// IPv6.
+#[must_use]
+pub fn reached() -> BTreeSet<(&'static str, bool)> {
+    REACHED.take()
 }
 
 /// What a frame became.
@@ -122,8 +136,21 @@ impl Rig {
 
     /// Runs the program on a frame once.
     pub fn run(&mut self, frame: &[u8]) -> Outcome {
+        self.outcome(frame, |program| program.run(frame, 1))
+    }
+
+    /// The same with a frame in front of which there is no room.
+    pub fn run_without_room(&mut self, frame: &[u8]) -> Outcome {
+        self.outcome(frame, |program| program.run_without_room(frame))
+    }
+
+    fn outcome(
+        &mut self,
+        frame: &[u8],
+        run: impl FnOnce(&Program) -> Result<l4_load::Ran, l4_load::Error>,
+    ) -> Outcome {
         let before = self.counts();
-        let ran = self.program.run(frame, 1).unwrap_or_else(|error| unreachable!("{}", crate::chain(&error)));
+        let ran = run(&self.program).unwrap_or_else(|error| unreachable!("{}", crate::chain(&error)));
         let after = self.counts();
         let mut counted = Vec::new();
         for (vip, (before, after)) in (0..).zip(before.iter().zip(&after)) {
@@ -132,6 +159,10 @@ impl Rig {
                 counted.extend((0..times).map(|_| (vip, decision)));
             }
         }
+        let v6 = is_v6(frame);
+        REACHED.with_borrow_mut(|reached| {
+            reached.extend(counted.iter().map(|(_, decision)| (decision.name(), v6)));
+        });
         Outcome { action: ran.action, frame: ran.frame, counted }
     }
 

@@ -55,7 +55,7 @@ fn answered(frame: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn an_answer_repeats_what_the_client_offers() {
+pub(crate) fn an_answer_repeats_what_the_client_offers() {
     if !may_run("an_answer_repeats_what_the_client_offers") {
         return;
     }
@@ -128,7 +128,7 @@ fn few_syns_pass_and_so_do_those_that_a_cookie_cannot_hold() {
 }
 
 #[test]
-fn a_syn_that_has_nowhere_to_go_is_not_answered() {
+pub(crate) fn a_syn_that_has_nowhere_to_go_is_not_answered() {
     if !may_run("a_syn_that_has_nowhere_to_go_is_not_answered") {
         return;
     }
@@ -336,7 +336,7 @@ fn a_cookie_expires_after_one_to_two_periods() {
 }
 
 #[test]
-fn forged_cookies_are_packets_without_a_connection() {
+pub(crate) fn forged_cookies_are_packets_without_a_connection() {
     if !may_run("forged_cookies_are_packets_without_a_connection") {
         return;
     }
@@ -420,7 +420,7 @@ fn what_follows_an_ack_in_one_poll_stays_without_being_a_second_one() {
 /// An earlier connection from the client's port is ended behind XDP (e2e/ports.rs), unless it is the one that the cookie
 /// stands for: that is told by the numbers on both sides.
 #[test]
-fn an_old_connection_in_time_wait_is_told_from_the_cookies_own() {
+pub(crate) fn an_old_connection_in_time_wait_is_told_from_the_cookies_own() {
     if !may_run("an_old_connection_in_time_wait_is_told_from_the_cookies_own") {
         return;
     }

@@ -35,7 +35,7 @@ fn leaves(outcome: &Outcome, decision: Decision, frame: &[u8]) {
 }
 
 #[test]
-fn a_flow_that_this_host_had_before_a_change_goes_on_here() {
+pub(crate) fn a_flow_that_this_host_had_before_a_change_goes_on_here() {
     if !may_run("a_flow_that_this_host_had_before_a_change_goes_on_here") {
         return;
     }
@@ -58,7 +58,7 @@ fn a_flow_that_this_host_had_before_a_change_goes_on_here() {
 }
 
 #[test]
-fn a_new_flow_is_asked_for_once_and_begins_where_it_comes_back_to() {
+pub(crate) fn a_new_flow_is_asked_for_once_and_begins_where_it_comes_back_to() {
     if !may_run("a_new_flow_is_asked_for_once_and_begins_where_it_comes_back_to") {
         return;
     }
@@ -105,7 +105,7 @@ fn a_datagram_makes_two_ways_at_most() {
 }
 
 #[test]
-fn a_flood_of_new_flows_is_not_asked_for() {
+pub(crate) fn a_flood_of_new_flows_is_not_asked_for() {
     if !may_run("a_flood_of_new_flows_is_not_asked_for") {
         return;
     }

@@ -8,7 +8,7 @@ use l4_abi::{Decision, Owner, Row, TCP, UDP, VIP_GUE, hash};
 use l4_load::LoadOptions;
 use l4_tests::frame::{ACK, Mark, SYN, gue, outer, outer_of, returned};
 use l4_tests::rig::{
-    CLIENT4, CLIENT6, LOCAL, OWN4, OWN6, OWNER1, OWNER2, OWNER4, PASS, Rig, TX, VIP, VIP4, VIP6,
+    CLIENT4, CLIENT6, DROP, LOCAL, OWN4, OWN6, OWNER1, OWNER2, OWNER4, PASS, Rig, TX, VIP, VIP4, VIP6,
     hash as flow_hash, ip,
 };
 use l4_tests::{Packet, may_run};
@@ -53,7 +53,7 @@ fn arp() -> Vec<u8> {
 }
 
 #[test]
-fn a_syn_is_remembered_and_its_flow_stays_with_its_owner() {
+pub(crate) fn a_syn_is_remembered_and_its_flow_stays_with_its_owner() {
     if !may_run("a_syn_is_remembered_and_its_flow_stays_with_its_owner") {
         return;
     }
@@ -219,7 +219,7 @@ fn an_owner_that_is_down_is_passed_over() {
 }
 
 #[test]
-fn inserts_end_at_the_budget_and_forwarding_does_not() {
+pub(crate) fn inserts_end_at_the_budget_and_forwarding_does_not() {
     if !may_run("inserts_end_at_the_budget_and_forwarding_does_not") {
         return;
     }
@@ -227,7 +227,8 @@ fn inserts_end_at_the_budget_and_forwarding_does_not() {
     let mut remembered = 0;
     let start = Instant::now();
     for port in 1..=400 {
-        let syn = Packet::tcp(&format!("198.51.100.9:{port}"), VIP4, SYN);
+        let (client, vip) = if port % 2 == 0 { ("198.51.100.9", VIP4) } else { ("[2001:db8:1::9]", VIP6) };
+        let syn = Packet::tcp(&format!("{client}:{port}"), vip, SYN);
         let out = rig.run(&syn.frame());
         assert_eq!(out.frame, to_owner4(OWNER1, &syn));
         if out.counted == [(VIP, Decision::ForwardNew)] {
@@ -346,4 +347,35 @@ fn maps_give_back_what_they_took() {
     assert_eq!(rig.maps().table(9).expect("a read"), None);
     assert_eq!(rig.maps().owner(1).expect("a read"), Owner::remote(ip(OWNER1)));
     assert!(rig.maps().swap_table(VIP, 2, &[]).is_err());
+}
+
+#[test]
+pub(crate) fn what_finds_no_room_for_its_header_is_dropped() {
+    if !may_run("what_finds_no_room_for_its_header_is_dropped") {
+        return;
+    }
+    let small = LoadOptions { mtu_bytes: 1000, icmp_per_cpu_per_s: 1000, ..Rig::options() };
+    let (mut rig, mut cookies) =
+        (Rig::with(&small), Rig::with(&LoadOptions { syn_cookies_above: Some(0), ..Rig::options() }));
+    for (client, vip) in [(CLIENT4, VIP4), (CLIENT6, VIP6)] {
+        let packet = Packet::tcp(client, vip, SYN);
+        for flags in [0, VIP_GUE] {
+            rig.vip(vip, TCP, VIP, flags);
+            for owner in [1, 4] {
+                rig.all_rows(VIP, 1, owner, owner);
+                assert_eq!(rig.run(&packet.frame()).action, TX);
+                let out = rig.run_without_room(&packet.frame());
+                assert_eq!((out.action, out.counted), (DROP, vec![(VIP, Decision::DropError)]), "{client}");
+            }
+        }
+        // Nor for the answer to a large one, or for that to a SYN, which is tried to be sent on then.
+        let large = Packet::tcp(client, vip, ACK).payload(1000).frame();
+        let out = rig.run_without_room(&large);
+        assert_eq!((out.action, out.counted), (DROP, vec![(VIP, Decision::TooBigDropped)]));
+        let out = cookies.run_without_room(&packet.frame());
+        assert_eq!((out.action, out.counted), (DROP, vec![(VIP, Decision::DropError)]));
+        // What needs none passes.
+        let other = Packet { destination: packet.source, ..packet };
+        assert_eq!(rig.run_without_room(&other.frame()).counted, [(0, Decision::NotOurs)]);
+    }
 }

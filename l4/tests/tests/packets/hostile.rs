@@ -1,9 +1,9 @@
 //! Packets that are cut, contradict themselves, or carry what the program does not follow.
 
 use l4_abi::{Decision, TCP, UDP, VIP_HASH_ADDRESSES};
-use l4_tests::frame::{ACK, Ip4, SYN, incoming, ip6};
-use l4_tests::rig::{CLIENT4, CLIENT6, DROP, OWNER1, PASS, Rig, TX, VIP, VIP4, VIP6};
-use l4_tests::{Packet, may_run};
+use l4_tests::frame::{ACK, Ip4, SYN, icmp, incoming, ip6};
+use l4_tests::rig::{CLIENT4, CLIENT6, DROP, OWNER1, PASS, Rig, TX, VIP, VIP4, VIP6, ip};
+use l4_tests::{Packet, VLAN, may_run};
 
 #[test]
 fn packets_cut_at_every_byte_never_leave_and_never_break_the_program() {
@@ -17,6 +17,7 @@ fn packets_cut_at_every_byte_never_leave_and_never_break_the_program() {
         Packet::tcp(CLIENT6, VIP6, ACK).payload(20).vlan(),
         Packet::udp(CLIENT4, VIP4, b"twenty bytes of data"),
         Packet::udp(CLIENT6, VIP6, b"twenty bytes of data"),
+        Packet::udp(CLIENT4, VIP4, b"twenty bytes of data").vlan(),
     ] {
         let frame = packet.frame();
         // The kernel's test run wants a whole Ethernet header.
@@ -42,7 +43,11 @@ fn contradictory_lengths_are_dropped() {
     let v4 = Packet::tcp(CLIENT4, VIP4, ACK).payload(40).frame();
     let v6 = Packet::tcp(CLIENT6, VIP6, ACK).payload(40).frame();
     let udp = Packet::udp(CLIENT4, VIP4, b"data").frame();
-    let cases: [(&str, &[u8], usize, &[u8]); 9] = [
+    let udp6 = Packet::udp(CLIENT6, VIP6, b"data").frame();
+    let ping = |from, to, kind| incoming(&icmp(from, to, kind, 0, [0; 4], b"ping"), false);
+    let ping4 = ping(ip("198.51.100.7"), ip("192.0.2.10"), 8);
+    let ping6 = ping(ip("2001:db8:1::7"), ip("2001:db8::10"), 128);
+    let cases: [(&str, &[u8], usize, &[u8]); 16] = [
         ("IPv4 longer than the frame", &v4, 16, &[0x01, 0x00]),
         ("IPv4 shorter than its header", &v4, 16, &[0x00, 0x13]),
         ("IPv4 without room for TCP", &v4, 16, &[0x00, 0x27]),
@@ -52,17 +57,27 @@ fn contradictory_lengths_are_dropped() {
         ("IPv6 longer than the frame", &v6, 18, &[0x01, 0x00]),
         ("version 4 in an IPv6 frame", &v6, 14, &[0x40]),
         ("IPv4 without room for UDP", &udp, 16, &[0x00, 0x1b]),
+        ("IPv4 without room for ICMP", &ping4, 16, &[0x00, 0x1b]),
+        ("IPv6 without room for TCP", &v6, 18, &[0x00, 0x13]),
+        ("IPv6 without a payload", &v6, 18, &[0x00, 0x00]),
+        ("TCP header of 16 bytes in IPv6", &v6, 14 + 40 + 12, &[0x40]),
+        ("version 5 in an IPv6 frame", &v6, 14, &[0x50]),
+        ("IPv6 without room for UDP", &udp6, 18, &[0x00, 0x07]),
+        ("IPv6 without room for ICMPv6", &ping6, 18, &[0x00, 0x07]),
     ];
     for (name, frame, at, bytes) in cases {
         let mut frame = frame.to_vec();
         frame[at..at + bytes.len()].copy_from_slice(bytes);
-        let out = rig.run(&frame);
-        assert_eq!((out.action, out.counted), (DROP, vec![(0, Decision::DropBad)]), "{name}");
+        let tagged = [&frame[..12], &VLAN, &frame[12..]].concat();
+        for frame in [frame, tagged] {
+            let out = rig.run(&frame);
+            assert_eq!((out.action, out.counted), (DROP, vec![(0, Decision::DropBad)]), "{name}");
+        }
     }
 }
 
 #[test]
-fn options_and_extension_headers_are_dropped_for_vips_only() {
+pub(crate) fn options_and_extension_headers_are_dropped_for_vips_only() {
     if !may_run("options_and_extension_headers_are_dropped_for_vips_only") {
         return;
     }
@@ -82,6 +97,49 @@ fn options_and_extension_headers_are_dropped_for_vips_only() {
         assert_eq!((out.action, out.counted), (DROP, vec![(VIP, Decision::DropOptions)]), "header {header}");
         let ip = ip6(v6(CLIENT6), v6("[2001:db8::99]:1"), header, 0, 0, 60, &extension);
         assert_eq!(rig.run(&incoming(&ip, false)).counted, [(0, Decision::NotOurs)], "header {header}");
+    }
+    // The first header decides, whatever hides behind it or however little of it there is; ICMP is no exception.
+    let chain = [&[44, 0, 1, 4, 0, 0, 0, 0, 6, 0, 0, 1, 0, 0, 0, 9], tcp].concat();
+    for payload in [&chain[..], &chain[..8], &[0xff; 8], &[]] {
+        let packet = ip6(v6(CLIENT6), v6(VIP6), 0, 0, 0, 60, payload);
+        for vlan in [false, true] {
+            let out = rig.run(&incoming(&packet, vlan));
+            assert_eq!(
+                (out.action, out.counted),
+                (DROP, vec![(VIP, Decision::DropOptions)]),
+                "{payload:02x?}"
+            );
+        }
+    }
+    let ping = Ip4 { tos: 0, ttl: 9, fragment: 0x2000, options: &[0; 40], id: 1 };
+    let ping =
+        ping.around([198, 51, 100, 7].into(), [192, 0, 2, 10].into(), 1, &[8, 0, 0xf7, 0xff, 0, 0, 0, 0]);
+    assert_eq!(rig.run(&incoming(&ping, true)).counted, [(VIP, Decision::DropOptions)]);
+    // Headers that claim more than there is.
+    let mut long = Packet::tcp(CLIENT4, VIP4, SYN).frame();
+    long[14] = 0x4f;
+    assert_eq!(rig.run(&long).counted, [(VIP, Decision::DropOptions)]);
+}
+
+/// Protocols that no VIP takes: no next header, ESP, GRE, SCTP, HIP, and what is not assigned.
+#[test]
+fn other_protocols_are_left_to_the_stack() {
+    if !may_run("other_protocols_are_left_to_the_stack") {
+        return;
+    }
+    let mut rig = Rig::new();
+    for protocol in [59, 50, 47, 132, 139, 140, 253, 255] {
+        for payload in [&[0; 24][..], &[]] {
+            let header = Ip4 { tos: 0, ttl: 9, fragment: 0, options: &[], id: 1 };
+            let four = header.around([198, 51, 100, 7].into(), [192, 0, 2, 10].into(), protocol, payload);
+            let six = ip6(v6(CLIENT6), v6(VIP6), protocol, 0, 0, 60, payload);
+            for packet in [four, six] {
+                let frame = incoming(&packet, false);
+                let out = rig.run(&frame);
+                assert_eq!((out.action, out.counted), (PASS, vec![(0, Decision::NotOurs)]), "{protocol}");
+                assert_eq!(out.frame, frame, "untouched");
+            }
+        }
     }
 }
 
@@ -113,12 +171,14 @@ fn fragments(client: &str, vip: &str, protocol: u8) -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn fragments_are_dropped_unless_their_vip_hashes_addresses_alone() {
+pub(crate) fn fragments_are_dropped_unless_their_vip_hashes_addresses_alone() {
     if !may_run("fragments_are_dropped_unless_their_vip_hashes_addresses_alone") {
         return;
     }
     let mut rig = Rig::new();
-    for (client, vip, protocol) in [(CLIENT4, VIP4, TCP), (CLIENT4, VIP4, UDP), (CLIENT6, VIP6, UDP)] {
+    for (client, vip, protocol) in
+        [(CLIENT4, VIP4, TCP), (CLIENT4, VIP4, UDP), (CLIENT6, VIP6, TCP), (CLIENT6, VIP6, UDP)]
+    {
         for fragment in fragments(client, vip, protocol) {
             let out = rig.run(&fragment);
             assert_eq!((out.action, out.counted), (DROP, vec![(VIP, Decision::DropFragment)]));
@@ -168,7 +228,7 @@ fn spoiled_packets_get_one_verdict_each() {
         return;
     }
     let mut rig = Rig::new();
-    rig.maps().set_trusted(l4_tests::rig::ip("10.9.0.0"), 16).expect("trusted");
+    rig.maps().set_trusted(ip("10.9.0.0"), 16).expect("trusted");
     let seed = 20_261_130_u64;
     println!("seed {seed}");
     let mut state = seed;
@@ -181,7 +241,7 @@ fn spoiled_packets_get_one_verdict_each() {
     let inner = Packet::tcp(CLIENT4, VIP4, ACK).payload(30).ip();
     let tunnel = |to: std::net::IpAddr, from: &str| {
         let mark = l4_tests::frame::Mark::Rescued;
-        incoming(&l4_tests::frame::outer(l4_tests::rig::ip(from), to, 3, mark, &inner), false)
+        incoming(&l4_tests::frame::outer(ip(from), to, 3, mark, &inner), false)
     };
     let frames = [
         Packet::tcp(CLIENT4, VIP4, ACK).payload(30).frame(),

@@ -3,9 +3,11 @@
 
 mod cookies;
 mod datagrams;
+mod encapsulated;
 mod forward;
 mod hostile;
 mod icmp;
+mod paths;
 mod quic;
 mod rules;
 mod tunnel;

@@ -44,7 +44,7 @@ fn goes_to(frame: &[u8]) -> std::net::IpAddr {
 }
 
 #[test]
-fn an_id_is_stronger_than_addresses_and_rows() {
+pub(crate) fn an_id_is_stronger_than_addresses_and_rows() {
     if !may_run("an_id_is_stronger_than_addresses_and_rows") {
         return;
     }

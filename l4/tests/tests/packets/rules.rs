@@ -9,7 +9,7 @@ use l4_tests::rig::{CLIENT4, CLIENT6, DROP, LOCAL, Rig, TX, VIP, VIP4, VIP6, has
 use l4_tests::{Packet, may_run};
 
 #[test]
-fn a_rule_drops_its_prefix_for_its_vip_until_it_ends() {
+pub(crate) fn a_rule_drops_its_prefix_for_its_vip_until_it_ends() {
     if !may_run("a_rule_drops_its_prefix_for_its_vip_until_it_ends") {
         return;
     }

@@ -201,22 +201,24 @@ fn a_packet_without_a_socket_goes_once_to_the_previous_owner() {
 }
 
 #[test]
-fn a_rescued_packet_is_never_sent_on() {
+pub(crate) fn a_rescued_packet_is_never_sent_on() {
     if !may_run("a_rescued_packet_is_never_sent_on") {
         return;
     }
-    let here = Connection::new("127.0.0.1:0");
-    for (current, previous) in [(1, LOCAL), (LOCAL, 1), (1, 2)] {
-        let mut rig = here.rig(current, previous);
-        for v6 in [false, true] {
-            let out = rig.run(&sent(&here.packet(ACK).ip(), v6, Mark::Rescued));
-            assert_eq!((out.action, out.counted), (PASS, vec![(2, Decision::RescueArrived)]));
-            assert_eq!(out.frame, here.packet(ACK).frame());
-            let out = rig.run(&sent(&here.stray(ACK).ip(), v6, Mark::Rescued));
-            assert_eq!((out.action, out.counted), (PASS, vec![(2, Decision::Reset)]));
+    for here in ["127.0.0.1:0", "[::1]:0"].map(Connection::new) {
+        for (current, previous) in [(1, LOCAL), (LOCAL, 1), (1, 2)] {
+            let mut rig = here.rig(current, previous);
+            for v6 in [false, true] {
+                let out = rig.run(&sent(&here.packet(ACK).ip(), v6, Mark::Rescued));
+                assert_eq!((out.action, out.counted), (PASS, vec![(2, Decision::RescueArrived)]));
+                assert_eq!(out.frame, here.packet(ACK).frame());
+                let out = rig.run(&sent(&here.stray(ACK).ip(), v6, Mark::Rescued));
+                assert_eq!((out.action, out.counted), (PASS, vec![(2, Decision::Reset)]));
+            }
+            let in_gue = gue(9, &here.stray(ACK).ip());
+            let udp_gue = outer_of(ip(BOX4), OWN4.into(), 17, 0, Mark::Rescued, &in_gue);
+            assert_eq!(rig.run(&incoming(&udp_gue, false)).counted, [(2, Decision::Reset)]);
         }
-        let udp_gue = outer_of(ip(BOX4), OWN4.into(), 17, 0, Mark::Rescued, &gue(9, &here.stray(ACK).ip()));
-        assert_eq!(rig.run(&incoming(&udp_gue, false)).counted, [(2, Decision::Reset)]);
     }
 }
 
