@@ -241,7 +241,10 @@ impl Core {
         }
         match fault {
             None if status < 400 => tally.counts.ok += 1,
-            None => tally.fault(Fault::Status),
+            None => {
+                tally.fault(Fault::Status);
+                self.note(Fault::Status, || format!("status {status}"));
+            }
             Some(fault) => tally.fault(fault),
         }
     }

@@ -27,10 +27,14 @@ mod worker;
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use cli::{Code, Ended};
 
 fn main() -> ExitCode {
+    // With a handler a write above RLIMIT_FSIZE is an error like a full disk; without, it kills the process half-way.
+    // Where none can be set, that is how it ends.
+    drop(signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default()));
     let ended = cli::dispatch(std::env::args_os().skip(1));
     ExitCode::from(deliver(&ended) as u8)
 }

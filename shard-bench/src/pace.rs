@@ -48,6 +48,8 @@ pub(crate) async fn pacer(core: Rc<Core>, arrivals: Arrivals, start: Duration) {
             core.wake(slot);
         }
     }
+    // The run lasts as long as it was asked to, also when the schedule has nothing more for it.
+    poll_fn(|cx| poll_sharp(cx, end)).await;
     core.desk.borrow_mut().no_more();
     core.sweep();
 }

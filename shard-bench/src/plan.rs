@@ -9,7 +9,7 @@ use core_runtime::shard::DriverChoice;
 use tls::{KeyExchange, Versions};
 
 use crate::load::Schedule;
-use crate::request::{Request, Requests, Scheme};
+use crate::request::{Request, Requests, Scheme, Text};
 
 /// What is spoken on a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub(crate) enum Protocol {
     },
     /// Messages on WebSockets, each answered by one.
     WebSocket {
-        message: Vec<u8>,
+        message: Text,
     },
 }
 

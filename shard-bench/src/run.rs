@@ -75,6 +75,15 @@ pub(crate) struct Keep {
 /// Seconds of intervals that are kept at most: 270 MB.
 const INTERVALS_MAX: usize = 1000;
 
+/// Why there is no outcome.
+#[derive(Debug)]
+pub(crate) enum Failed {
+    /// The target's first connection.
+    Target(Fault, String),
+    /// The generator itself.
+    Generator(String),
+}
+
 /// Runs a plan.
 ///
 /// # Errors
@@ -84,9 +93,9 @@ pub(crate) fn run(
     epoch: &Epoch,
     keep: Keep,
     progress: &mut Progress,
-) -> Result<Outcome, (Fault, String)> {
+) -> Result<Outcome, Failed> {
     let preflight = worker::preflight(plan, epoch)?;
-    let internal = |error: std::io::Error| (Fault::Connect, format!("the generator failed: {error}"));
+    let internal = |error: std::io::Error| Failed::Generator(error.to_string());
     let (sender, frames) = mailbox::<Frame>(4096).map_err(internal)?;
     let start = epoch.read() + settle(plan);
     let mut threads = Vec::new();
@@ -100,7 +109,7 @@ pub(crate) fn run(
         match thread.join() {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err(internal(error)),
-            Err(_panicked) => return Err((Fault::Connect, "a thread of the generator panicked".to_owned())),
+            Err(_panicked) => return Err(Failed::Generator("a thread panicked".to_owned())),
         }
     }
     Ok(sum.finish(plan, preflight))

@@ -18,6 +18,7 @@ use crate::number::{count, length};
 use crate::pace::pacer;
 use crate::plan::{EarlyRequests, Load, Plan};
 use crate::request::{Scheme, Values};
+use crate::run::Failed;
 use crate::slot;
 use crate::tally::{Fault, Tally};
 
@@ -178,15 +179,16 @@ pub(crate) struct Preflight {
 ///
 /// # Errors
 /// The class of the fault and its text.
-pub(crate) fn preflight(plan: &Arc<Plan>, epoch: &Epoch) -> Result<Preflight, (Fault, String)> {
+pub(crate) fn preflight(plan: &Arc<Plan>, epoch: &Epoch) -> Result<Preflight, Failed> {
     let result = Rc::new(RefCell::new(Err((Fault::Connect, "no reactor".to_owned()))));
     let (seen, plan, clock) = (Rc::clone(&result), Arc::clone(plan), epoch.clone());
     let ran = shard::run(plan.driver, epoch, |_kind| async move {
         let outcome = probe(&plan, &clock).await;
         *seen.borrow_mut() = outcome;
     });
-    ran.map_err(|error| (Fault::Connect, format!("the reactor does not start: {error}")))?;
-    result.replace(Err((Fault::Connect, String::new())))
+    ran.map_err(|error| Failed::Generator(format!("the reactor does not start: {error}")))?;
+    let outcome = result.replace(Err((Fault::Connect, String::new())));
+    outcome.map_err(|(fault, why)| Failed::Target(fault, why))
 }
 
 async fn probe(plan: &Plan, epoch: &Epoch) -> Result<Preflight, (Fault, String)> {

@@ -18,8 +18,8 @@ use crate::progress::Progress;
 use crate::report::document::Document;
 use crate::report::units::{count_text, span_of_us};
 use crate::rng::Rng;
-use crate::run::{self, Keep, Outcome};
-use crate::tally::{Fault, Phase};
+use crate::run::{self, Failed, Keep, Outcome};
+use crate::tally::Phase;
 
 /// What `schema` says.
 pub(crate) const SCHEMA: &str = "shard-bench/ab";
@@ -99,7 +99,7 @@ pub(crate) fn compare(
     threshold: f64,
     judged: &[String],
     progress: &mut Progress,
-) -> Result<(Comparison, [Outcome; 2]), (usize, Fault, String)> {
+) -> Result<(Comparison, [Outcome; 2]), (usize, Failed)> {
     let epoch = Epoch::start();
     let mut seen: Vec<[Figures; 2]> = Vec::new();
     let mut sums: [Option<Outcome>; 2] = [None, None];
@@ -110,7 +110,7 @@ pub(crate) fn compare(
             let plan = &plans[side];
             progress.set_prefix(format!("round {}/{rounds} {} ", round + 1, ["A", "B"][side]));
             let outcome =
-                run::run(plan, &epoch, Keep::default(), progress).map_err(|(f, why)| (side, f, why))?;
+                run::run(plan, &epoch, Keep::default(), progress).map_err(|failed| (side, failed))?;
             pair[side] = figures(&outcome);
             match &mut sums[side] {
                 Some(sum) => sum.absorb(outcome),
@@ -124,7 +124,7 @@ pub(crate) fn compare(
     }
     progress.clear();
     let [Some(a), Some(b)] = sums else {
-        return Err((0, Fault::Connect, "no round was run".to_owned()));
+        return Err((0, Failed::Generator("no round was run".to_owned())));
     };
     let seed = plans[0].seed;
     let ratios = ratios(&seen, threshold, seed);

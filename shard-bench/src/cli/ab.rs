@@ -68,7 +68,7 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Ended {
     drop(processes);
     let (comparison, outcomes) = match compared {
         Ok(compared) => compared,
-        Err((side, fault, why)) => return unreachable(&plans[side], fault, &why),
+        Err((side, failed)) => return unreachable(&plans[side], &failed),
     };
     let mut ended = Ended::text(&comparison.render());
     if comparison.is_slower() {

@@ -14,6 +14,7 @@ use crate::load::{Schedule, Stage};
 use crate::number::length;
 use crate::plan::{EarlyRequests, Load, Plan, Protocol, Target, TlsPlan};
 use crate::request::{Request, Requests, Scheme, Text, Url, read_list};
+use crate::usage;
 
 /// Connections and requests at once that one run may have.
 const CONNECTIONS_MAX: u64 = 1_000_000;
@@ -69,6 +70,9 @@ pub(crate) fn plan(options: &Options, url: &str) -> Result<Plan, String> {
     }
     let target = target(options, &url, &protocol)?;
     check_early_data(options, &target, &protocol)?;
+    for pid in &options.pids {
+        usage::tree(*pid).map_err(|why| format!("--pid {pid}: {why}"))?;
+    }
     Ok(Plan {
         target,
         tls: tls_plan(options)?,
@@ -103,13 +107,16 @@ pub(crate) fn open_files_max() -> Option<u64> {
 }
 
 fn cores(options: &Options) -> Result<Vec<Option<usize>>, String> {
+    let all = core_runtime::affinity::allowed_cpus().map_err(|error| format!("--threads: {error}"))?;
     if let Some(cpus) = &options.cpus {
+        if let Some(other) = cpus.iter().find(|cpu| !all.contains(cpu)) {
+            return Err(format!("--cpus {other}: this process may not use it, but {all:?}"));
+        }
         return Ok(cpus.iter().map(|cpu| Some(*cpu)).collect());
     }
-    let all = core_runtime::affinity::allowed_cpus().map_err(|error| format!("--threads: {error}"))?.len();
     let threads = length(options.threads);
-    if threads > all {
-        return Err(format!("--threads {threads}: this process may use {all} CPU(s)"));
+    if threads > all.len() {
+        return Err(format!("--threads {threads}: this process may use {} CPU(s)", all.len()));
     }
     Ok(vec![None; threads])
 }
@@ -129,7 +136,10 @@ fn protocol(options: &Options, url: &Url) -> Result<Protocol, String> {
             Ok(Protocol::Grpc { messages })
         }
         "websocket" => {
-            Ok(Protocol::WebSocket { message: body(options)?.unwrap_or_else(|| b"ping".to_vec()) })
+            let message = message(options)?;
+            Ok(Protocol::WebSocket {
+                message: if message == Text::default() { Text::literal(b"ping") } else { message },
+            })
         }
         other => Err(format!("--protocol {other}: want h1, h2, grpc or websocket")),
     }
@@ -228,12 +238,9 @@ fn requests(options: &Options, url: &Url, protocol: &Protocol) -> Result<Request
             .map_err(|why| format!("--requests-from {}: {why}", path.display()))?;
         return Ok(Requests { list, is_shuffled: options.is_shuffled });
     }
-    let body = match (protocol, &options.body) {
-        (Protocol::WebSocket { .. }, _) | (_, None) => Text::default(),
-        (_, Some(text)) if !text.starts_with('@') => {
-            Text::parse(text.as_bytes()).map_err(|why| format!("--body: {why}"))?
-        }
-        (_, Some(_)) => Text::literal(&body(options)?.unwrap_or_default()),
+    let body = match protocol {
+        Protocol::WebSocket { .. } => Text::default(),
+        _ => message(options)?,
     };
     let default = if is_grpc || body != Text::default() { "POST" } else { "GET" };
     let method = options.method.as_deref().unwrap_or(default);
@@ -262,12 +269,13 @@ fn headers(options: &Options) -> Result<Vec<(String, Text)>, String> {
     options.headers.iter().map(header).collect()
 }
 
-fn body(options: &Options) -> Result<Option<Vec<u8>>, String> {
+/// What --body says: a template, or a file as it is; empty without one.
+fn message(options: &Options) -> Result<Text, String> {
     match options.body.as_deref() {
-        None => Ok(None),
+        None => Ok(Text::default()),
         Some(text) => match text.strip_prefix('@') {
-            Some(file) => read_bytes(Path::new(file), "--body").map(Some),
-            None => Ok(Some(text.as_bytes().to_vec())),
+            Some(file) => Ok(Text::literal(&read_bytes(Path::new(file), "--body")?)),
+            None => Text::parse(text.as_bytes()).map_err(|why| format!("--body: {why}")),
         },
     }
 }
@@ -327,10 +335,54 @@ fn read_text(path: &Path, option: &str) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|error| format!("{option} {}: {error}", path.display()))
 }
 
-/// Whether a plan asks for TLS whose certificate is verified against the system's CAs.
-pub(crate) fn hint(plan: &Plan) -> &'static str {
-    match (plan.target.scheme, &plan.tls.roots_pem) {
-        (Scheme::Https, Some(_)) => "; --cacert FILE trusts another CA, --insecure any certificate",
+/// What may help after a handshake that failed with `why`.
+pub(crate) fn hint(plan: &Plan, why: &str) -> &'static str {
+    match &plan.tls.roots_pem {
+        _ if why.contains("InvalidContentType") => {
+            "; the target does not speak TLS on this port: an http URL?"
+        }
+        Some(_) if why.contains("CaUsedAsEndEntity") => {
+            "; the certificate says that it is a CA (`openssl req -x509` makes such ones, with -addext \
+             basicConstraints=critical,CA:FALSE it does not); --insecure trusts any certificate"
+        }
+        Some(_) if why.contains("certificate") => {
+            "; --cacert FILE trusts another CA, --insecure any certificate"
+        }
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(words: &str) -> Result<Plan, String> {
+        let options = Options::parse(words.split(' ').map(std::ffi::OsString::from)).expect("options");
+        plan(&options, "https://127.0.0.1:1/")
+    }
+
+    #[test]
+    fn a_failed_handshake_says_the_way_out() {
+        let careful = planned("--cacert /dev/null").expect("a plan");
+        for (why, way) in [
+            ("received corrupt message of type InvalidContentType", "http URL"),
+            ("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", "CA:FALSE"),
+            ("invalid peer certificate: UnknownIssuer", "--cacert"),
+        ] {
+            assert!(hint(&careful, why).contains(way), "{why}");
+        }
+        assert_eq!(hint(&careful, "unexpected end of file"), "");
+        assert_eq!(hint(&planned("--insecure").expect("a plan"), "certificate required"), "");
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_before_the_run() {
+        for (words, fault) in [
+            ("--pid 4194305", "--pid 4194305: process 4194305 is not there"),
+            ("--cpus 100000", "--cpus 100000: this process may not use it"),
+        ] {
+            let why = planned(words).expect_err(words);
+            assert!(why.starts_with(fault), "{why}");
+        }
     }
 }

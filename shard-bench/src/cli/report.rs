@@ -58,13 +58,21 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Ended {
 fn read(path: &Path) -> Result<Document, String> {
     let fault = |why: String| format!("{}: {why}", path.display());
     let bytes = std::fs::read(path).map_err(|error| fault(error.to_string()))?;
-    let document: Document = serde_json::from_slice(&bytes)
+    // Another document of this program is named as what it is, not by the first key that it lacks.
+    let value: serde_json::Value =
+        serde_json::from_slice(&bytes).map_err(|error| fault(format!("not JSON: {error}")))?;
+    if let Some(schema) = value["schema"].as_str().filter(|schema| *schema != document::SCHEMA) {
+        return Err(fault(format!(
+            "{schema}; this command reads {}, as `run --json` saves it",
+            document::SCHEMA
+        )));
+    }
+    let document: Document = serde_json::from_value(value)
         .map_err(|error| fault(format!("not a run that --json saved: {error}")))?;
-    if document.schema != document::SCHEMA || document.version != document::VERSION {
+    if document.version != document::VERSION {
         let (schema, version) = (&document.schema, document.version);
         return Err(fault(format!(
-            "{schema} version {version}; this program reads {} version {}",
-            document::SCHEMA,
+            "{schema} version {version}; this program reads version {}",
             document::VERSION
         )));
     }

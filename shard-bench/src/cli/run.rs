@@ -14,7 +14,7 @@ use crate::health;
 use crate::progress::Progress;
 use crate::report::document::Document;
 use crate::report::{csv, files, hdr_log, html, text};
-use crate::run::{self, Keep, Outcome};
+use crate::run::{self, Failed, Keep, Outcome};
 use crate::tally::Fault;
 
 pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Ended {
@@ -48,16 +48,21 @@ pub(crate) fn run(words: impl Iterator<Item = OsString>) -> Ended {
     let keep = Keep { intervals: options.hdr.is_some() };
     let outcome = match run::run(&plan, &Epoch::start(), keep, &mut progress) {
         Ok(outcome) => outcome,
-        Err((fault, why)) => return unreachable(&plan, fault, &why),
+        Err(failed) => return unreachable(&plan, &failed),
     };
     progress.clear();
     conclude(&options, &outcome, begun)
 }
 
 /// The complaint about a target that gave no connection.
-pub(crate) fn unreachable(plan: &crate::plan::Plan, fault: Fault, why: &str) -> Ended {
-    let hint = if fault == Fault::Tls { plan::hint(plan) } else { "" };
-    Ended::complaint(Code::Unreachable, &format!("{}: {why}{hint}", plan.target.label))
+pub(crate) fn unreachable(plan: &crate::plan::Plan, failed: &Failed) -> Ended {
+    match failed {
+        Failed::Target(fault, why) => {
+            let hint = if *fault == Fault::Tls { plan::hint(plan, why) } else { "" };
+            Ended::complaint(Code::Unreachable, &format!("{}: {why}{hint}", plan.target.label))
+        }
+        Failed::Generator(why) => Ended::complaint(Code::System, &format!("the generator failed: {why}")),
+    }
 }
 
 fn outputs(options: &Options) -> impl Iterator<Item = &PathBuf> {

@@ -228,6 +228,9 @@ impl FrameReader {
             head
         };
         let head = Head::read(bytes);
+        if bytes.starts_with(b"HTTP/1.") {
+            return Err(FrameFault("the target answers in HTTP/1; use --protocol h1"));
+        }
         if head.len > FRAME_BYTES {
             return Err(FrameFault("a frame above SETTINGS_MAX_FRAME_SIZE"));
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use http_wire::h1::{BodyDecoder, Decoded, HeadLimits, Persistence, RequestMeta, parse_request};
-use http_wire::head::{Method, RequestHead, Scheme};
+use http_wire::head::{BodyLength, Method, RequestHead, Scheme};
 
 use super::Server;
 use super::websocket::{self, accept_of};
@@ -32,6 +32,10 @@ struct Requests {
     memo: Vec<u8>,
     meta: Option<(RequestMeta, Rc<[u8]>)>,
     body: Option<Box<BodyDecoder>>,
+    /// The answer that waits for the request's body.
+    held: Option<Rc<[u8]>>,
+    /// The request being read is the connection's last one.
+    is_last: bool,
     is_over: bool,
     /// Bytes behind an upgrade to WebSocket.
     upgraded: Option<Vec<u8>>,
@@ -47,6 +51,8 @@ impl H1 {
             memo: Vec::new(),
             meta: None,
             body: None,
+            held: None,
+            is_last: false,
             is_over: false,
             upgraded: None,
         };
@@ -103,8 +109,10 @@ impl Requests {
                     }
                     Err(_broken) => return false,
                 }
-                if self.body.as_ref().is_some_and(|decoder| decoder.is_done()) {
+                if self.body.as_ref().is_none_or(|decoder| decoder.is_done()) {
                     self.body = None;
+                    out.extend_from_slice(self.held.take().as_deref().unwrap_or(&[]));
+                    self.is_over = self.is_last;
                 }
                 continue;
             }
@@ -126,10 +134,14 @@ impl Requests {
     fn feed_head(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         if self.carry.is_empty() && bytes.starts_with(&self.memo) && self.meta.is_some() {
             let (meta, answer) = self.meta.as_ref()?;
-            out.extend_from_slice(answer);
-            let used = meta.head_bytes;
-            self.body_of(&meta.clone());
-            return Some(used);
+            if meta.body == BodyLength::Empty {
+                out.extend_from_slice(answer);
+                self.is_over = meta.persistence == Persistence::Close;
+                return Some(meta.head_bytes);
+            }
+            let (meta, answer) = (*meta, Rc::clone(answer));
+            self.answer(&meta, answer, out);
+            return Some(meta.head_bytes);
         }
         let before = self.carry.len();
         let parsed = if before == 0 {
@@ -166,18 +178,24 @@ impl Requests {
             let end = answer.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |at| at + 4);
             answer = answer.get(..end).unwrap_or(&[]).into();
         }
-        out.extend_from_slice(&answer);
         self.memo.clear();
         self.memo.extend_from_slice(whole.get(..meta.head_bytes).unwrap_or(&[]));
-        self.meta = Some((meta, answer));
         self.carry.clear();
-        self.body_of(&meta);
+        self.answer(&meta, Rc::clone(&answer), out);
+        self.meta = Some((meta, answer));
         Some(meta.head_bytes - before)
     }
 
-    fn body_of(&mut self, meta: &RequestMeta) {
-        self.is_over = meta.persistence == Persistence::Close;
+    /// Answers now, or when the request's body is whole: a slow sender is to see what it costs.
+    fn answer(&mut self, meta: &RequestMeta, answer: Rc<[u8]>, out: &mut Vec<u8>) {
+        self.is_last = meta.persistence == Persistence::Close;
         let decoder = BodyDecoder::new(meta.body, self.limits);
-        self.body = (!decoder.is_done()).then(|| Box::new(decoder));
+        if decoder.is_done() {
+            out.extend_from_slice(&answer);
+            self.is_over = self.is_last;
+        } else {
+            self.body = Some(Box::new(decoder));
+            self.held = Some(answer);
+        }
     }
 }

@@ -33,6 +33,7 @@ pub(crate) struct WebSocket {
     is_closing: bool,
     swept: u64,
     throttle: Throttle,
+    scratch: Vec<u8>,
 }
 
 /// The HTTP/1.1 part at the beginning.
@@ -88,6 +89,7 @@ impl WebSocket {
             is_closing: false,
             swept: 0,
             throttle,
+            scratch: Vec::new(),
         }
     }
 
@@ -137,9 +139,13 @@ impl WebSocket {
             let taken = self.first.take().or_else(|| self.core.take(self.slot, now));
             let Some(mut flight) = taken else { return };
             self.core.sending(&mut flight, now);
-            let mask = self.core.values.borrow_mut().below(u64::from(u32::MAX));
-            let mask = u32::try_from(mask).unwrap_or(0).to_be_bytes();
-            frame::put(opcode::TEXT, message, Some(mask), &mut self.out.bytes);
+            let mut values = self.core.values.borrow_mut();
+            let mask = u32::try_from(values.below(u64::from(u32::MAX))).unwrap_or(0).to_be_bytes();
+            self.scratch.clear();
+            message.fill(&mut values, &mut self.scratch);
+            values.advance();
+            drop(values);
+            frame::put(opcode::TEXT, &self.scratch, Some(mask), &mut self.out.bytes);
             self.flights.push_back(flight);
             self.is_closing = self.core.plan.is_fresh;
         }

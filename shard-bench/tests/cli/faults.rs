@@ -105,10 +105,44 @@ fn a_full_disk_and_a_missing_folder() {
             text(&full)
         );
     }
+    // A limit of file size is a full disk, not the end of the process: SIGXFSZ.
+    let folder = Folder::new("file-size");
+    let json = folder.path("run.json");
+    let line =
+        format!("ulimit -f 1; exec {} run {url} -n 10 -c 1 -d 10s --json {json}", crate::support::PROGRAM);
+    let limited = std::process::Command::new("sh").args(["-c", &line]).output().expect("a shell");
+    assert_eq!(limited.status.code(), Some(74), "{}", text(&limited));
+    assert!(text(&limited).contains("not written: File too large"), "{}", text(&limited));
+    assert!(folder.names().is_empty(), "no part is left: {:?}", folder.names());
     // Told before the run, not after it.
     let missing = bench(&["run", &url, "-d", "300s", "--json", "/nonexistent/run.json"]);
     assert_eq!(missing.status.code(), Some(74), "{}", text(&missing));
     assert!(text(&missing).contains("/nonexistent"), "{}", text(&missing));
+}
+
+#[test]
+fn a_target_that_speaks_something_else() {
+    let folder = Folder::new("something-else");
+    let (_, chain, key) = certificates();
+    let (chain, key) = (folder.file("c.pem", chain.as_bytes()), folder.file("k.pem", key.as_bytes()));
+    let (plain, tls) = (Target::start(&[]), Target::start(&["--cert", &chain, "--key", &key]));
+    let https = bench(&["run", &plain.url("https", "/"), "--insecure", "-d", "1s"]);
+    assert!(https.status.code() == Some(69) && text(&https).contains("an http URL?"), "{}", text(&https));
+    let http = bench(&["run", &tls.url("http", "/"), "-n", "2", "-c", "1", "-d", "10s"]);
+    assert_eq!(http.status.code(), Some(69), "{}", text(&http));
+    // A server of HTTP/1.1 only, met with HTTP/2.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let _gone = std::io::Write::write_all(&mut stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let words = ["run", &format!("http://{addr}/"), "--protocol", "h2", "-n", "2", "-c", "1", "-d", "10s"];
+    let h2 = bench(&words);
+    assert_eq!(h2.status.code(), Some(69), "{}", text(&h2));
+    assert!(text(&h2).contains("the target answers in HTTP/1"), "{}", text(&h2));
 }
 
 #[test]
@@ -130,7 +164,9 @@ fn answers_that_are_errors_are_counted_by_class() {
     assert_eq!(output.status.code(), Some(69), "{}", text(&output));
     let said = text(&output);
     assert!(
-        said.contains("20 status (100 %)") && said.contains("5xx 20") && said.contains("FAILED no_success"),
+        said.contains("20 status (100 %): status 503")
+            && said.contains("5xx 20")
+            && said.contains("FAILED no_success"),
         "{said}"
     );
 }

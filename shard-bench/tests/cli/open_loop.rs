@@ -134,3 +134,14 @@ fn a_thousand_connections_are_there_before_the_schedule() {
     assert!(number(&document, &["connections", "opened"]) == 1000.0, "{document:#}");
     assert!(number(&document, &["requests", "ok"]) >= 990.0, "{document:#}");
 }
+
+#[test]
+fn a_run_lasts_to_its_end_when_nothing_more_is_due() {
+    let target = Target::start(&[]);
+    let url = target.url("http", "/");
+    for load in [["--stages", "300ms:50,900ms:0"], ["--rate", "1.5"]] {
+        let document =
+            run(&[&[url.as_str(), "-d", "1200ms", "--warmup", "0", "-c", "2"], &load[..]].concat());
+        assert!((number(&document, &["measured_s"]) - 1.2).abs() < 1e-6, "{document:#}");
+    }
+}

@@ -169,6 +169,9 @@ fn websocket_messages() {
     assert!(ok(&document) == 400.0 && document["plan"]["protocol"] == "websocket");
     assert!(number(&document, &["requests", "messages"]) == 400.0);
     assert!(number(&document, &["bytes_in"]) > 400.0 * 300.0);
+    // A template is filled for each message.
+    let filled = run(&[&url, "--body", "{seq} {hex:300}", "-n", "400", "-c", "3", "-d", "30s"]);
+    assert!(ok(&filled) == 400.0 && number(&filled, &["bytes_in"]) > 400.0 * 300.0);
 }
 
 #[test]
@@ -210,4 +213,16 @@ fn a_slow_reader_is_slow() {
     assert!(ok(&document) == 1.0);
     let took = crate::support::percentile(&document, "latency", 100.0);
     assert!(took > 700_000.0, "200 KB at 200 KB/s take a second, not {took} µs");
+}
+
+#[test]
+fn a_slow_sender_is_slow() {
+    let folder = Folder::new("slow-send");
+    let body = format!("@{}", folder.file("body", &[b'x'; 200_000]));
+    let target = Target::start(&[]);
+    let url = target.url("http", "/");
+    let document = run(&[&url, "--body", &body, "-n", "2", "-c", "1", "--slow-send", "400k", "-d", "30s"]);
+    assert!(ok(&document) == 2.0);
+    let took = crate::support::percentile(&document, "latency", 0.0);
+    assert!(took > 350_000.0, "200 KB at 400 KB/s take half a second, not {took} µs");
 }

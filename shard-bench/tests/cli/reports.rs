@@ -54,6 +54,12 @@ fn a_slower_target_is_found_and_sets_the_exit_code() {
     assert!(document["schema"] == "shard-bench/ab" && document["verdict"] == "slower");
     assert!(number(&document, &["a", "rate_per_s"]) > number(&document, &["b", "rate_per_s"]));
     assert!(std::fs::read_to_string(&html).expect("text").contains("\"verdict\":\"slower\""));
+    let other = bench(&["report", &json]);
+    assert!(
+        other.status.code() == Some(64) && text(&other).contains("shard-bench/ab; this command reads"),
+        "{}",
+        text(&other)
+    );
     let output = bench(&[&["ab", &b, &a], &short[..]].concat());
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert!(text(&output).contains("B is faster"), "{}", text(&output));
