@@ -125,7 +125,7 @@ enum decision {
 	DECISION_FORWARD_ICMP,      // encapsulated: an ICMP error, by the flow that it quotes
 	DECISION_LOCAL,             // passed: this host is the owner
 	DECISION_DECAPSULATED,      // passed: arrived encapsulated, belongs here
-	DECISION_RESCUED,           // sent to the previous owner: no socket here, or an unknown flow of datagrams
+	DECISION_RESCUED,           // sent to the row's other owner: no socket here, or an unknown flow of datagrams
 	DECISION_RESCUE_ARRIVED,    // passed: came from the present owner, and its socket or flow is here
 	DECISION_RESET,             // passed: no socket here and nobody else to ask; the kernel resets
 	DECISION_ECHO_ANSWERED,     // ICMP echo answered

@@ -1,4 +1,5 @@
-// Second chance: a packet of a connection that is not here goes once to the proxy that owned its row before. A datagram
+// Second chance: a packet of a connection that is not here goes once to the proxy that owned its row before, or, from a host
+// that does not own the row itself, to the one that does: updates reach the hosts at different times. A datagram
 // that is not known there either comes back, once, and begins a flow.
 #pragma once
 
@@ -109,15 +110,19 @@ static __always_inline __u32 second_chance(struct xdp_md *ctx, const struct pack
 			return here;
 		return decision == DECISION_RESCUED ? DECISION_RESCUED : DECISION_RETURNED;
 	}
+	// The present owner, where that is another host: this host's table is older than the sender's, or the flow is
+	// remembered from before a change. Else the previous one.
+	const struct owner *present = used_owner(row.current);
+	int elsewhere = present && !(present->flags & OWNER_LOCAL);
 	// Nobody else can have it while no change drains, so that the lookup is not paid for.
 	int asked = arrival >= ARRIVED_RESCUED;
-	if (!asked && row.current == row.previous)
+	if (!asked && row.current == row.previous && !elsewhere)
 		return here;
 	struct packet copy = *p;
 	if (has_socket(ctx, &copy) || is_connecting(hash, config.window_ticks))
 		return asked ? DECISION_RESCUE_ARRIVED : here;
-	choice->id = row.previous;
-	choice->owner = used_owner(row.previous);
+	choice->id = elsewhere ? row.current : row.previous;
+	choice->owner = used_owner(choice->id);
 	if (!asked && choice->owner && !(choice->owner->flags & OWNER_LOCAL)) {
 		count_rescue(vip->id, page->version, 1);
 		return DECISION_RESCUED;

@@ -5,6 +5,9 @@
 #[path = "../examples/fleet/model.rs"]
 mod model;
 
+use std::time::Duration;
+
+use model::skew::{self, Asks, Case, Change};
 use model::{Event, Measured, POLICIES, Router, Size};
 
 const SIZE: Size = Size { boxes: 8, proxies: 40, flows: 33_000, seed: 7 };
@@ -55,4 +58,26 @@ fn a_seed_gives_the_same_run_again() {
     };
     assert_eq!(counts(small), counts(small));
     assert_ne!(counts(small), counts(Size { seed: 8, ..small }));
+}
+
+#[test]
+fn machines_that_learn_of_a_change_late_break_far_less_than_one_in_n() {
+    let bound = 1.0 / f64::from(SIZE.proxies);
+    for change in [Change::ProxyDrained, Change::ProxyAdded] {
+        for box_lost in [None, Some(Router::Resilient), Some(Router::Modulo)] {
+            let share = |asks, seconds| {
+                let skew = Duration::from_secs(seconds);
+                skew::broken(SIZE, Case { change, asks, box_lost, skew })
+            };
+            let short = share(Asks::Present, 1);
+            assert!(short < bound / 100.0, "{change:?} {box_lost:?}: {short} (seed {})", SIZE.seed);
+            let long = share(Asks::Present, 10);
+            assert!(long < bound / 10.0, "{change:?} {box_lost:?}: {long} (seed {})", SIZE.seed);
+            // The comparison can tell good from bad.
+            if box_lost.is_some() {
+                assert!(share(Asks::PreviousOnly, 1) > 2.0 * short, "{change:?} {box_lost:?}");
+                assert!(share(Asks::Nobody, 1) > bound / 50.0, "{change:?} {box_lost:?}");
+            }
+        }
+    }
 }

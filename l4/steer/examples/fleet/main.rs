@@ -1,12 +1,18 @@
 //! The fleet simulation: share of flows that each event breaks, for shard's steering and for others. Prints a table
-//! in Markdown; with a path as its last argument also writes the plot that docs/l4.md shows.
+//! in Markdown; with a path as its last argument also writes the plot that docs/l4.md shows. With `skew` in front, the same
+//! for one change that the machines learn of at different times.
 //!
 //! `cargo run --release -p l4-steer --example fleet -- 3300000 docs/l4-simulation.svg`
+//! `cargo run --release -p l4-steer --example fleet -- skew 400000 docs/l4-skew.svg`
 #![expect(clippy::print_stdout, reason = "an example prints its figures")]
 
 mod model;
 mod plot;
+mod skew_plot;
 
+use std::time::Duration;
+
+use model::skew::{self, Asks, Case, Change};
 use model::{Event, Measured, POLICIES, Policy, Router, Size};
 
 const SEED: u64 = 20_260_901;
@@ -41,7 +47,10 @@ fn cells(measured: &[Measured]) -> Vec<Cell> {
 }
 
 fn main() -> std::io::Result<()> {
-    let mut arguments = std::env::args().skip(1);
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.next_if(|word| word == "skew").is_some() {
+        return skews(arguments);
+    }
     let flows = arguments.next().and_then(|word| word.parse().ok()).unwrap_or(330_000);
     let plot_path = arguments.next();
     let size = Size { boxes: 8, proxies: 40, flows, seed: SEED };
@@ -69,6 +78,38 @@ fn main() -> std::io::Result<()> {
     }
     if let Some(path) = plot_path {
         std::fs::write(path, plot::svg(&runs, 1.0 / f64::from(size.proxies)))?;
+    }
+    Ok(())
+}
+
+/// How far apart the machines are, in milliseconds.
+const SKEWS_MS: [u64; 6] = [100, 300, 1_000, 3_000, 10_000, 30_000];
+
+fn skews(mut arguments: impl Iterator<Item = String>) -> std::io::Result<()> {
+    let flows = arguments.next().and_then(|word| word.parse().ok()).unwrap_or(100_000);
+    let size = Size { boxes: 8, proxies: 40, flows, seed: SEED };
+    println!("8 boxes, 40 proxies, {flows} flows, seed {SEED}; broken flows in percent; 1/N is 2.5 %\n");
+    let heads: String = SKEWS_MS.iter().map(|skew| format!(" {} s |", *skew as f64 / 1000.0)).collect();
+    println!(
+        "| change | box lost meanwhile, router | a proxy asks |{heads}\n|---|---|---|{}",
+        "---|".repeat(SKEWS_MS.len())
+    );
+    let mut lines = Vec::new();
+    for change in [Change::ProxyDrained, Change::ProxyAdded] {
+        for box_lost in [None, Some(Router::Resilient), Some(Router::Modulo)] {
+            for asks in [Asks::Present, Asks::PreviousOnly, Asks::Nobody] {
+                let case = |skew| Case { change, asks, box_lost, skew: Duration::from_millis(skew) };
+                let shares = SKEWS_MS.map(|skew| skew::broken(size, case(skew)));
+                let cells: String = shares.iter().map(|share| format!(" {} |", percent(*share))).collect();
+                let router = box_lost.map_or("none lost".to_owned(), |router| format!("{router:?}"));
+                println!("| {change:?} | {router} | {asks:?} |{cells}");
+                lines.push((case(0), shares));
+            }
+        }
+    }
+    if let Some(path) = arguments.next() {
+        let skews = SKEWS_MS.map(|skew| skew as f64 / 1000.0);
+        std::fs::write(path, skew_plot::svg(&skews, &lines, 1.0 / f64::from(size.proxies)))?;
     }
     Ok(())
 }

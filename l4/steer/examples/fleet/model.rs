@@ -2,8 +2,8 @@
 //!
 //! What is modelled: the router's choice of a box (modulo or resilient hashing), each box's flow table, the rows (the
 //! product's own [`Rollout`] for Maglev), second chance, flows that end between events and flows that sleep past the
-//! flow table's idle time. What is not: packets that cross a change on the wire, boxes that learn of a change at
-//! different times. Every flow sends one packet after each event; a flow that meets a proxy which does not hold it is
+//! flow table's idle time. What is not: packets that cross a change on the wire; boxes that learn of a change at
+//! different times are skew.rs's. Every flow sends one packet after each event; a flow that meets a proxy which does not hold it is
 //! broken, counted, and opened anew.
 
 use std::time::Duration;
@@ -11,6 +11,9 @@ use std::time::Duration;
 use l4_abi::{TABLE_ROWS, hash};
 use l4_steer::owner::{Owner, OwnerId, OwnerList, OwnerState};
 use l4_steer::rollout::{Conflict, Rollout, Windows};
+
+#[path = "skew.rs"]
+pub(crate) mod skew;
 
 const WINDOWS: Windows = Windows { drain: Duration::from_secs(300), rescue: Duration::from_secs(3_600) };
 /// Points of a proxy on the ring.

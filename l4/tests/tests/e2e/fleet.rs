@@ -94,6 +94,15 @@ impl Fleet {
         }
     }
 
+    /// Publishes one table to the boxes, of which the proxies have not heard yet.
+    pub(crate) fn publish_at_boxes(&mut self, row: impl Fn(usize) -> Row) {
+        self.version += 1;
+        let rows: Vec<Row> = (0..TABLE_ROWS).map(row).collect();
+        for program in &mut self.boxes {
+            program.maps().swap_table(VIP, self.version, &rows).expect("a table is taken");
+        }
+    }
+
     pub(crate) const fn boxes(&mut self) -> &mut Vec<Program> {
         &mut self.boxes
     }

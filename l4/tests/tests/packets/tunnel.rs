@@ -231,12 +231,35 @@ fn without_another_owner_a_stray_packet_stays() {
     // No change drains: nobody is asked.
     let mut rig = here.rig(LOCAL, LOCAL);
     assert_eq!(rig.run(&sent(&here.stray(ACK).ip(), false, PLAIN)).counted, [(2, Decision::Decapsulated)]);
-    // This host was the owner before; or nobody was; or who was is down.
-    for (current, previous) in [(1, LOCAL), (LOCAL, 0), (LOCAL, 9)] {
+    // Nobody was the owner before; or who was is down; or this host was, and who is now is down or nobody.
+    for (current, previous) in [(LOCAL, 0), (LOCAL, 9), (9, LOCAL), (0, LOCAL)] {
         let mut rig = here.rig(current, previous);
         let out = rig.run(&sent(&here.stray(ACK).ip(), false, PLAIN));
         assert_eq!((out.action, out.counted), (PASS, vec![(2, Decision::Reset)]), "{current} {previous}");
         assert_eq!(rig.maps().rescue_counts(2).expect("a read").reset, 1);
+    }
+}
+
+/// By this host's table the row is another's: the sender's is newer, or older, or a box remembers a flow that ended.
+#[test]
+fn a_host_that_does_not_own_the_row_asks_who_does() {
+    if !may_run("a_host_that_does_not_own_the_row_asks_who_does") {
+        return;
+    }
+    for here in ["127.0.0.1:0", "[::1]:0"].map(Connection::new) {
+        // A settled row; one that was this host's; one that has been others' twice.
+        for previous in [1, LOCAL, 2] {
+            let mut rig = here.rig(1, previous);
+            let own = rig.run(&sent(&here.packet(ACK).ip(), false, PLAIN));
+            assert_eq!((own.action, own.counted), (PASS, vec![(2, Decision::Decapsulated)]));
+            let stray = here.stray(ACK);
+            let goes = rig.run(&sent(&stray.ip(), true, PLAIN));
+            assert_eq!((goes.action, goes.counted), (TX, vec![(2, Decision::Rescued)]), "{previous}");
+            let to_present = outer(OWN4.into(), ip(OWNER1), stray.tos, Mark::Rescued, &stray.ip());
+            assert_eq!(goes.frame, returned(&to_present, false));
+            let begins = rig.run(&sent(&here.stray(SYN).ip(), false, PLAIN));
+            assert_eq!((begins.action, begins.counted), (PASS, vec![(2, Decision::Decapsulated)]));
+        }
     }
 }
 
