@@ -488,6 +488,21 @@ fn a_router_learns_the_vips_from_bird_only_while_the_box_is_ready() {
     router.wait_until_known(false, "drained");
     daemon.json("POST", "/undrain");
     router.wait_until_known(true, "no longer drained");
+    // A daemon that dies leaves the program, which goes on forwarding, and so the announcement; its successor takes both over.
+    let mut daemon = daemon;
+    daemon.signal("KILL");
+    assert!(!daemon.child.wait().expect("it ends").success());
+    let configured = namespace
+        .command("/usr/sbin/birdc")
+        .args(["-s", &control, "configure"])
+        .output()
+        .expect("birdc runs");
+    assert!(configured.status.success(), "{}", String::from_utf8_lossy(&configured.stdout));
+    router.wait_until_known(true, "killed");
+    assert!(namespace.has_program());
+    drop(daemon);
+    let daemon = site.start(&namespace);
+    router.wait_until_known(true, "started again");
     daemon.stop();
     router.wait_until_known(false, "ended");
 }

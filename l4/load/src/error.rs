@@ -10,6 +10,8 @@ use aya::maps::MapError;
 use aya::programs::ProgramError;
 use rustix::thread::{CapabilitySet, capabilities};
 
+use crate::features;
+
 /// Any failure of this crate.
 #[derive(Debug)]
 pub enum Error {
@@ -19,10 +21,10 @@ pub enum Error {
     NotBpffs { folder: PathBuf },
     /// A pin or the pin folder cannot be used.
     Pin { path: PathBuf, source: Box<dyn StdError + Send + Sync> },
-    /// The object or its maps are not taken by the kernel.
-    Load { source: Box<EbpfError> },
-    /// The verifier refuses the program, or the kernel lacks a feature that it needs.
-    Verifier { source: Box<ProgramError> },
+    /// The object or its maps are not taken by the kernel; `reason` names the features that it lacks, if `is_too_old`.
+    Load { is_too_old: bool, reason: String, source: Box<EbpfError> },
+    /// The verifier refuses the program, or the kernel lacks a feature that it needs: then `reason` names it.
+    Verifier { is_too_old: bool, reason: String, source: Box<ProgramError> },
     /// The program cannot be attached to the interface.
     Attach { interface: String, source: Box<dyn StdError + Send + Sync> },
     /// A map cannot be read or written.
@@ -56,13 +58,10 @@ impl fmt::Display for Error {
                 folder.display()
             ),
             Self::Pin { path, .. } => write!(out, "{}: cannot be used as a pin", path.display()),
-            Self::Load { .. } => out.write_str("the kernel does not take the program's maps or types"),
-            Self::Verifier { .. } => write!(
-                out,
-                "the kernel refuses the XDP program; it needs Linux 6.1 or newer (this is {}) with the BPF JIT, maps of \
-                 maps and the helper bpf_skc_lookup_tcp",
-                rustix::system::uname().release().to_string_lossy()
-            ),
+            Self::Load { reason, .. } => {
+                write!(out, "the kernel does not take the program's maps or types: {reason}")
+            }
+            Self::Verifier { reason, .. } => write!(out, "the kernel refuses the XDP program: {reason}"),
             Self::Attach { interface, .. } => write!(out, "{interface}: the program cannot be attached"),
             Self::Map { map, .. } => write!(out, "map {map}: cannot be read or written"),
             Self::Rows { given } => {
@@ -87,8 +86,8 @@ impl StdError for Error {
             | Self::Pin { source, .. }
             | Self::Attach { source, .. }
             | Self::NoCookies { source } => Some(source.as_ref()),
-            Self::Load { source } => Some(source),
-            Self::Verifier { source } | Self::Run { source } => Some(source),
+            Self::Load { source, .. } => Some(source),
+            Self::Verifier { source, .. } | Self::Run { source } => Some(source),
             Self::Map { source, .. } => Some(source),
             Self::NotBpffs { .. } | Self::Rows { .. } | Self::Option { .. } => None,
         }
@@ -96,12 +95,23 @@ impl StdError for Error {
 }
 
 impl Error {
+    /// Whether the machine cannot do it, whatever this program is: rights or features are missing.
+    #[must_use]
+    pub const fn is_of_the_machine(&self) -> bool {
+        match self {
+            Self::Rights { .. } => true,
+            Self::Load { is_too_old, .. } | Self::Verifier { is_too_old, .. } => *is_too_old,
+            _ => false,
+        }
+    }
+
     /// A failure of `step`, told apart by whether the kernel lacks a right or a feature.
     pub(crate) fn load(step: &'static str, source: EbpfError) -> Self {
         if is_permission(&source) {
             return Self::rights(step, source);
         }
-        Self::Load { source: Box::new(source) }
+        let (is_too_old, reason) = reason();
+        Self::Load { is_too_old, reason, source: Box::new(source) }
     }
 
     pub(crate) fn verifier(source: ProgramError) -> Self {
@@ -116,7 +126,10 @@ impl Error {
             {
                 Self::rights("loading the program", io_error)
             }
-            source => Self::Verifier { source: Box::new(source) },
+            source => {
+                let (is_too_old, reason) = reason();
+                Self::Verifier { is_too_old, reason, source: Box::new(source) }
+            }
         }
     }
 
@@ -134,6 +147,13 @@ impl Error {
     pub(crate) fn map(map: &'static str) -> impl FnOnce(MapError) -> Self {
         move |source| Self::Map { map, source: Box::new(source) }
     }
+}
+
+/// Whether this kernel lacks something, and what, in words.
+fn reason() -> (bool, String) {
+    let missing = features::missing();
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    (!missing.is_empty(), features::reason(&release, &missing))
 }
 
 /// The capabilities that a start needs and this process does not have. `CAP_SYS_ADMIN` stands for the others to the

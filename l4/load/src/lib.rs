@@ -8,6 +8,7 @@
 
 mod cookies;
 mod error;
+mod features;
 mod map;
 mod options;
 mod program;

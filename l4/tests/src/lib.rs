@@ -12,6 +12,7 @@ pub mod tap;
 pub mod transfer;
 
 use std::io::Write as _;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use frame::{Packet, VLAN};
@@ -22,10 +23,17 @@ pub use tap::Tap;
 
 static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether BPF may be used; says loudly that `test` is skipped if not.
+/// Why this machine cannot run the program, if rights or features are missing. What else may be wrong with the program is
+/// for the tests to find.
+static REFUSAL: LazyLock<Option<String>> = LazyLock::new(|| {
+    let error = l4_load::Program::load(&l4_load::LoadOptions::default()).err()?;
+    error.is_of_the_machine().then(|| chain(&error))
+});
+
+/// Whether the kernel lets this process use the program; says loudly that `test` is skipped if not.
 #[must_use]
 pub fn may_run(test: &str) -> bool {
-    let Err(error) = l4_load::probe() else { return true };
+    let Some(error) = &*REFUSAL else { return true };
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
     note(&format!("SKIPPED {test}: {error} ({count} skipped in this binary so far)"));
     false

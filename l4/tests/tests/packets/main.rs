@@ -10,5 +10,6 @@ mod icmp;
 mod paths;
 mod quic;
 mod rules;
+mod skips;
 mod tunnel;
 mod vlan;
