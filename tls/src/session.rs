@@ -171,6 +171,14 @@ impl Session {
         Ok(taken.unwrap_or(0))
     }
 
+    /// Tickets of TLS 1.3 that the server has sent so far.
+    pub fn tickets(&self) -> u32 {
+        match &self.machine {
+            Machine::Client(connection) => connection.tls13_tickets_received(),
+            _ => 0,
+        }
+    }
+
     /// What became of early data.
     pub fn early_data(&self) -> EarlyData {
         match self.early {

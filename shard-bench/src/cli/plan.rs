@@ -228,7 +228,8 @@ fn requests(options: &Options, url: &Url, protocol: &Protocol) -> Result<Request
             headers.push((name.to_owned(), Text::literal(value.as_bytes())));
         }
     }
-    if options.is_fresh && matches!(protocol, Protocol::H1) {
+    // A server that closes after an answer to early data has no time to send a ticket for the next connection.
+    if options.is_fresh && matches!(protocol, Protocol::H1) && options.early_data == EarlyRequests::None {
         headers.push(("connection".to_owned(), Text::literal(b"close")));
     }
     if let Some(path) = &options.requests_from {

@@ -32,6 +32,8 @@ pub(crate) struct H1 {
     flights: VecDeque<Flight>,
     /// No request any more: the server has said that it closes.
     is_closing: bool,
+    /// Not yet found by a sweep with nothing in flight.
+    is_lingering: bool,
     swept: u64,
     throttle: Throttle,
     scratch: RefCell<Vec<u8>>,
@@ -83,6 +85,7 @@ impl H1 {
             reader: ResponseReader::new(),
             flights: VecDeque::new(),
             is_closing: false,
+            is_lingering: true,
             swept: 0,
             throttle,
             scratch: RefCell::default(),
@@ -125,6 +128,7 @@ impl H1 {
                 if let Some(end) = self.look_for_the_end() {
                     return Poll::Ready(end);
                 }
+                self.is_lingering &= !self.flights.is_empty();
             }
             if self.link.is_opening()
                 && let Err(end) = ready!(self.poll_open(cx))
@@ -139,18 +143,24 @@ impl H1 {
                     self.push(flight, now);
                 }
             }
-            if self.is_closing && self.flights.is_empty() {
+            if self.is_spent() {
                 return Poll::Ready(Ok(()));
             }
             if let Poll::Ready(Err(error)) = self.throttle.write(cx, &mut self.link, &mut self.out) {
                 return Poll::Ready(Err((Fault::Reset, format!("writing: {error}"))));
             }
             match self.poll_read(cx) {
+                Poll::Pending if self.is_spent() => return Poll::Ready(Ok(())),
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(end)) => return Poll::Ready(end),
             }
         }
+    }
+
+    /// Whether nothing more is to come; a ticket is waited for until the next sweep.
+    fn is_spent(&self) -> bool {
+        self.is_closing && self.flights.is_empty() && !(self.is_lingering && self.link.awaits_ticket())
     }
 
     /// Makes a handshake with early data, and reads the answer if that came with its last bytes.

@@ -42,6 +42,8 @@ pub(crate) struct H2 {
     reader: FrameReader,
     throttle: Throttle,
     swept: u64,
+    /// Not yet found by a sweep with nothing in flight.
+    is_lingering: bool,
     state: State,
 }
 
@@ -116,7 +118,16 @@ impl H2 {
             is_grpc,
             scratch: Vec::new(),
         };
-        let mut this = Self { slot, link, out, reader: FrameReader::default(), throttle, swept: 0, state };
+        let mut this = Self {
+            slot,
+            link,
+            out,
+            reader: FrameReader::default(),
+            throttle,
+            swept: 0,
+            is_lingering: true,
+            state,
+        };
         if let Some(flight) = first {
             let now = this.state.core.now();
             this.state.open(flight, now, &mut this.out.bytes);
@@ -146,6 +157,7 @@ impl H2 {
                 if let Some(end) = self.look_for_the_end() {
                     return Poll::Ready(end);
                 }
+                self.is_lingering &= !self.state.streams.is_empty();
             }
             if self.link.is_opening() {
                 // Bodies are part of what may leave early.
@@ -173,9 +185,10 @@ impl H2 {
                     state.open(flight, now, &mut self.out.bytes);
                 }
             }
-            if state.is_closing && state.streams.is_empty() {
+            if self.is_spent() {
                 return Poll::Ready(Ok(()));
             }
+            let state = &mut self.state;
             self.out.bytes.append(&mut state.replies);
             if !state.unsent.is_empty() && self.out.len() < OUT_BYTES_MAX {
                 state.send_bodies(&mut self.out.bytes);
@@ -190,11 +203,18 @@ impl H2 {
                 Poll::Ready(Ok(())) | Poll::Pending => {}
             }
             match self.poll_read(cx) {
+                Poll::Pending if self.is_spent() => return Poll::Ready(Ok(())),
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(end)) => return Poll::Ready(end),
             }
         }
+    }
+
+    /// Whether nothing more is to come; a ticket is waited for until the next sweep.
+    fn is_spent(&self) -> bool {
+        let State { is_closing, streams, .. } = &self.state;
+        *is_closing && streams.is_empty() && !(self.is_lingering && self.link.awaits_ticket())
     }
 
     fn poll_read(&mut self, cx: &Context<'_>) -> Poll<Result<(), End>> {

@@ -126,6 +126,13 @@ impl Link {
         self.opening.is_some()
     }
 
+    /// Whether early data was accepted and the ticket for the next connection's has not come. A server sends it when it has
+    /// read the end of the handshake, which may be after its answer.
+    pub(crate) fn awaits_ticket(&self) -> bool {
+        self.session()
+            .is_some_and(|session| session.early_data() == EarlyData::Accepted && session.tickets() == 0)
+    }
+
     pub(crate) fn session(&self) -> Option<&Session> {
         self.tls.as_ref().map(|side| &side.session)
     }

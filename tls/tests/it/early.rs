@@ -104,6 +104,7 @@ fn accepted_early_data_is_the_beginning_of_the_stream() {
     assert_eq!((taken, early.as_slice()), (6, &b"GET / "[..]));
     assert_eq!((c.early_data(), c.handshake()), (EarlyData::Accepted, Some(Handshake::Resumed)));
     assert_eq!(send(&mut c, &mut s, b"HTTP/1.1"), b"HTTP/1.1");
+    assert!(c.tickets() > 0, "for the next one");
     s.writer().write_all(b"200").expect("memory");
     run(&mut c, &mut s);
     assert_eq!(c.plain(), b"200");
