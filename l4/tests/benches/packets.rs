@@ -47,6 +47,8 @@ enum Input {
     Client,
     /// Encapsulated by a machine with this address; the rows are this host's.
     Tunnel(&'static str),
+    /// The same, of a connection with timestamps.
+    Stamped(&'static str),
     /// From a client against whom there is a rule.
     Ruled,
     /// From its client, its IP length one byte beyond the frame.
@@ -75,7 +77,7 @@ const PLAIN: Path = Path {
 const BOX: &str = "10.9.1.1";
 const STRANGER: &str = "10.10.1.1";
 
-const PATHS: [Path; 18] = [
+const PATHS: [Path; 19] = [
     Path {
         name: "new SYN, inserted",
         reference: Some((996.0, 0.8)),
@@ -133,6 +135,14 @@ const PATHS: [Path; 18] = [
         previous: LOCAL,
         counter: (VIP, Decision::Decapsulated),
         input: Input::Tunnel(BOX),
+        has_cookies: true,
+        ..PLAIN
+    },
+    Path {
+        name: "same, with timestamps",
+        previous: LOCAL,
+        counter: (VIP, Decision::Decapsulated),
+        input: Input::Stamped(BOX),
         has_cookies: true,
         ..PLAIN
     },
@@ -245,7 +255,7 @@ impl Bench<'_> {
             // The answer to a SYN is as long as one with 12 bytes of payload.
             (_, Decision::CookieSent) => 66,
             (Input::Cookie, _) => 14,
-            (Input::Tunnel(_), Decision::Decapsulated | Decision::Rescued) => 34,
+            (Input::Tunnel(_) | Input::Stamped(_), Decision::Decapsulated | Decision::Rescued) => 34,
             _ => 0,
         }
     }
@@ -283,7 +293,7 @@ impl Bench<'_> {
     }
 
     fn publish(&self, program: &mut Program, previous: u16) {
-        let is_here = matches!(self.path.input, Input::Tunnel(_) | Input::Cookie);
+        let is_here = matches!(self.path.input, Input::Tunnel(_) | Input::Stamped(_) | Input::Cookie);
         let rows = vec![Row { current: if is_here { LOCAL } else { 1 }, previous }; TABLE_ROWS];
         program.maps().swap_table(VIP, 1, &rows).expect("a table is taken");
     }
@@ -302,6 +312,12 @@ impl Bench<'_> {
             }
             Input::Tunnel(from) => {
                 incoming(&outer(ip(from), OWN4.into(), 0, Mark::Plain { label: 0 }, &packet.ip()), false)
+            }
+            Input::Stamped(from) => {
+                let mut ip4 = packet.ip();
+                // The twelve bytes that follow are options, then.
+                ip4[32] = 8 << 4;
+                incoming(&outer(ip(from), OWN4.into(), 0, Mark::Plain { label: 0 }, &ip4), false)
             }
             Input::Cookie => self.with_cookie(packet.frame()),
         }
