@@ -35,9 +35,14 @@ bench CRATE *ARGUMENTS:
 bench-smoke:
     SHARD_BENCH_SMOKE=1 cargo test --workspace --exclude tests --bench '*'
 
+# shard-proxy as it is meant to be shipped, optimised by a profile of itself: target/pgo/shard-proxy (docs/decisions/0011).
+release *ARGUMENTS:
+    shard-bench/peers/release {{ARGUMENTS}}
+
 # shard-proxy beside nginx, HAProxy and Envoy; writes the table in docs/performance.md (see shard-bench/peers/run --help).
 bench-peers *ARGUMENTS:
-    cargo build --release -p shard-bench -p http-daemon
+    cargo build --release -p shard-bench
+    shard-bench/peers/release --keep-profile
     shard-bench/peers/run {{ARGUMENTS}}
 
 # Fuzzes one target of one crate for some seconds, such as `just fuzz http/wire path 600`. Needs cargo-fuzz.
