@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-use crate::message::{self, BodyEnd, Response};
+use crate::h2raw::{Frame, H2Conn};
+use crate::message::{self, BodyEnd, FieldLines, Response};
 use crate::tls::ClientTls;
 use crate::wait::{PATIENCE, pause};
 
@@ -351,7 +352,8 @@ fn prepared(tcp: TcpStream) -> TcpStream {
     tcp
 }
 
-/// One request on a connection of its own; the connection is closed afterwards.
+/// One request on a connection of its own; the connection is closed afterwards. With `SHARD_TEST_DOWNSTREAM=h2` in the
+/// environment it goes over HTTP/2 where it means the same there.
 ///
 /// # Panics
 /// When there is no response.
@@ -359,14 +361,81 @@ fn prepared(tcp: TcpStream) -> TcpStream {
 #[track_caller]
 pub fn once(address: SocketAddr, request: impl AsRef<[u8]>) -> Response {
     let request = request.as_ref();
+    if std::env::var_os("SHARD_TEST_DOWNSTREAM").is_some_and(|version| version == "h2")
+        && let Some((fields, body)) = as_h2(request)
+    {
+        let mut client = H2Conn::client(RawClient::connect(address).into_stream(), &[]);
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (&**name, &**value)).collect();
+        client.send(&Frame::headers(1, body.is_empty(), &fields));
+        if !body.is_empty() {
+            client.send(&Frame::data(1, true, body));
+        }
+        return client.response(1).unwrap_or_else(|early| panic!("no response over HTTP/2: {early:?}"));
+    }
+    once_h1(address, request)
+}
+
+/// As [`once`], over HTTP/1.1 whatever the environment says.
+///
+/// # Panics
+/// When there is no response.
+#[must_use]
+#[track_caller]
+pub fn once_h1(address: SocketAddr, request: impl AsRef<[u8]>) -> Response {
+    let request = request.as_ref();
     let method = request.split(|byte| *byte == b' ').next().unwrap_or_default();
     let method = String::from_utf8_lossy(method).into_owned();
     RawClient::connect(address).send(request).response(&method)
+}
+
+/// A plain HTTP/1.1 request, with one host, a short body by length and nothing about its connection but `close`, as HTTP/2
+/// has it.
+fn as_h2(request: &[u8]) -> Option<(FieldLines, Vec<u8>)> {
+    let end = message::end_of(b"\r\n\r\n", request)?;
+    let (head, body) = (std::str::from_utf8(request.get(..end)?).ok()?, request.get(end..)?);
+    let mut lines = head.trim_end().split("\r\n");
+    let [method, target, "HTTP/1.1"] = lines.next()?.split(' ').collect::<Vec<_>>()[..] else { return None };
+    // One frame each.
+    if !target.starts_with('/') || method == "CONNECT" || request.len() > 16_000 {
+        return None;
+    }
+    let (mut host, mut length, mut fields) = (None, 0, Vec::new());
+    for line in lines {
+        let (name, value) = line.split_once(':')?;
+        let (name, value) = (name.to_ascii_lowercase(), value.trim());
+        match &*name {
+            "host" if host.is_some() => return None,
+            "host" => host = Some(value.to_owned()),
+            "connection" if value.eq_ignore_ascii_case("close") => {}
+            "content-length" => length = value.parse().ok()?,
+            "connection" | "transfer-encoding" | "upgrade" | "expect" | "te" | "keep-alive"
+            | "proxy-connection" => {
+                return None;
+            }
+            _ => fields.push((name, value.to_owned())),
+        }
+    }
+    let pseudo = [(":method", method), (":scheme", "http"), (":authority", &*host?), (":path", target)];
+    let mut all: FieldLines =
+        pseudo.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    all.extend(fields);
+    (length == body.len()).then(|| (all, body.to_vec()))
 }
 
 /// `GET target` for `host`, then the connection is closed.
 #[must_use]
 #[track_caller]
 pub fn get(address: SocketAddr, host: &str, target: &str) -> Response {
-    once(address, format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"))
+    once(address, get_request(host, target))
+}
+
+/// As [`get`], over HTTP/1.1 whatever the environment says.
+#[must_use]
+#[track_caller]
+pub fn get_h1(address: SocketAddr, host: &str, target: &str) -> Response {
+    once_h1(address, get_request(host, target))
+}
+
+fn get_request(host: &str, target: &str) -> String {
+    format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
 }

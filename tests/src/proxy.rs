@@ -152,7 +152,7 @@ impl Proxy {
     #[must_use]
     #[track_caller]
     pub fn admin(&self, target: &str) -> Response {
-        client::get(self.config.admin, "localhost", target)
+        client::get_h1(self.config.admin, "localhost", target)
     }
 
     /// What the admin page of clusters says of an endpoint; null before a core has used its cluster.

@@ -414,6 +414,7 @@ same_names! { HeadError {
     Malformed => H2ProtocolError,
     TooLarge => HeadTooLarge,
     TooManyFields => TooManyFields,
+    TargetTooLong => RequestLineTooLong,
     BadMethod => BadMethod,
     BadTarget => BadTarget,
     BadHost => BadHost,

@@ -219,7 +219,7 @@ fn only_get_is_answered() {
     let (_origin, proxy) = crate::echo_behind_proxy();
     let admin = proxy.config().admin;
     let response =
-        tests::client::once(admin, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
+        tests::client::once_h1(admin, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(response.status, 405);
     let text = proxy.admin("/other").text();
     for page in ["/metrics", "/ready", "/config", "/connections", "/clusters", "/generations"] {

@@ -160,6 +160,9 @@ fn plain(endpoints: &[SocketAddr]) -> Config {
     Config::with(Cluster::new("u", endpoints).rule("slow_start", json!(false)))
 }
 
+/// So many connections that each of two cores has one: the kernel spreads them by a hash.
+const CLIENTS: u32 = 20;
+
 /// A client that asks until it is over, and counts.
 fn spawn_load(proxy: &Operated, is_over: &Arc<AtomicBool>) -> JoinHandle<u32> {
     let (mut client, is_over) = (proxy.connect(), Arc::clone(is_over));
@@ -182,7 +185,7 @@ fn a_drained_endpoint_gets_nothing_and_no_request_fails() {
     let proxy = Operated::start(plain(&endpoints));
     // Load that goes on over the changes; what fails ends the test.
     let is_over = Arc::new(AtomicBool::new(false));
-    let load: Vec<_> = (0..4).map(|_| spawn_load(&proxy, &is_over)).collect();
+    let load: Vec<_> = (0..CLIENTS).map(|_| spawn_load(&proxy, &is_over)).collect();
     wait_until("all are used", PATIENCE, || origins.iter().all(|origin| origin.requests().len() > 50));
     let answer = proxy.order("drain", endpoints[0]);
     assert_eq!((&answer["state"], &answer["changed"]), (&json!("drained"), &json!(true)));
@@ -312,6 +315,6 @@ fn what_cannot_be_drained_is_named_and_a_loopback_address_changes_nothing() {
     let admin = other.config().admin;
     let post =
         format!("POST /endpoints/drain?cluster=app/u&address={} HTTP/1.1\r\nHost: x\r\n\r\n", endpoints[0]);
-    assert_eq!(tests::client::once(admin, post).status, 403);
+    assert_eq!(tests::client::once_h1(admin, post).status, 403);
     assert_eq!(other.admin("/endpoints/drain").status, 405);
 }

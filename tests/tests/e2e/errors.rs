@@ -72,7 +72,8 @@ fn errors_are_problem_documents_in_every_version() {
         }
     });
     // Bytes that are no request at all get one, too.
-    let response = client::once(proxy.address(), "GET / HTTP/1.1\r\nHost: a.example\r\nBad Name: 1\r\n\r\n");
+    let response =
+        client::once_h1(proxy.address(), "GET / HTTP/1.1\r\nHost: a.example\r\nBad Name: 1\r\n\r\n");
     is_problem(&response, 400, "bad_field_name");
 }
 

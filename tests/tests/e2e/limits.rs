@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tests::h2raw::{Frame, H2Conn, request_fields};
 use tests::{Config, End, Origin, Proxy, client, origin};
 
 use crate::{echo_behind_proxy, refused, untouched};
@@ -75,6 +76,26 @@ fn c17_limits_are_configurable() {
         ),
     ] {
         assert_eq!(client::once(proxy.address(), request).status, status);
+    }
+}
+
+#[test]
+fn c17_one_limit_for_the_target_in_both_versions() {
+    let origin = origin::echo();
+    let proxy = Proxy::start(
+        Config::to(origin.address()).listener(|listener| listener.request_line_bytes_max = Some(256)),
+    );
+    let around = "GET  HTTP/1.1".len();
+    for (length, status) in [(256, 200), (257, 414), (9_000, 414)] {
+        let target = format!("/{}", "x".repeat(length - around - 1));
+        assert_eq!(client::get_h1(proxy.address(), "a.example", &target).status, status, "{length}");
+        let mut client = H2Conn::client(proxy.connect().into_stream(), &[]);
+        client.send(&Frame::headers(1, true, &request_fields("GET", "a.example", &target)));
+        let response = client.response(1).expect("an answer");
+        assert_eq!(response.status, status, "{length} over HTTP/2");
+        if status == 414 {
+            assert_eq!(response.code().as_deref(), Some("request_line_too_long"));
+        }
     }
 }
 

@@ -90,7 +90,7 @@ pub(super) fn ask(
         stream_window_bytes: WINDOW_BYTES,
         connection_window_bytes: WINDOW_BYTES,
         frame_bytes_max: 16_384,
-        head: HeadLimits { list_bytes_max: 64 * 1024, fields_max: 200 },
+        head: HeadLimits { list_bytes_max: 64 * 1024, fields_max: 200, target_bytes_max: 0 },
         extended_connect: false,
         scheme,
         budgets: None,

@@ -29,6 +29,8 @@ const FLOOD_WINDOW: Duration = Duration::from_secs(10);
 const CONTINUATIONS_MAX: u32 = 16;
 /// How long a client may take to see that a connection ends for its age or for being idle.
 const GOAWAY_GRACE: Duration = Duration::from_secs(5);
+/// What else stands in the line of a GET over HTTP/1.1: one limit holds for both versions.
+const LINE_BYTES_AROUND_TARGET: usize = "GET  HTTP/1.1".len();
 const LIMITS_PERIOD_MIN: Duration = Duration::from_millis(20);
 /// After a GOAWAY for an error: how long, and how many bytes, to read and drop so that the client gets it.
 const LINGER: Duration = Duration::from_secs(1);
@@ -98,6 +100,7 @@ fn codec_config(config: &ListenerConfig, scheme: Scheme) -> Config {
         head: HeadLimits {
             list_bytes_max: config.http.header_bytes_max,
             fields_max: config.http.header_count_max,
+            target_bytes_max: config.http.request_line_bytes_max.saturating_sub(LINE_BYTES_AROUND_TARGET),
         },
         extended_connect: h2.extended_connect,
         scheme,

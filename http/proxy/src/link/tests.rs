@@ -34,7 +34,7 @@ fn client() -> Connection<Inbox> {
         stream_window_bytes: 65_535,
         connection_window_bytes: 65_535,
         frame_bytes_max: 16_384,
-        head: HeadLimits { list_bytes_max: 4096, fields_max: 10 },
+        head: HeadLimits { list_bytes_max: 4096, fields_max: 10, target_bytes_max: 4096 },
         extended_connect: false,
         scheme: Scheme::Http,
         budgets: None,

@@ -243,6 +243,7 @@ fn upstream_reason(error: HeadError) -> Reason {
         HeadError::BadFieldValue => Reason::UpstreamBadFieldValue,
         HeadError::BadContentLength => Reason::UpstreamBadContentLength,
         HeadError::Malformed
+        | HeadError::TargetTooLong
         | HeadError::BadMethod
         | HeadError::BadTarget
         | HeadError::BadHost

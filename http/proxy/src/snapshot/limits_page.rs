@@ -122,7 +122,7 @@ fn listener_rows() -> Vec<Row> {
         bound(
             "`request_line_bytes_max`",
             &listener::REQUEST_LINE_BYTES,
-            "414 and close.",
+            "414, and over HTTP/1.1 close; over HTTP/2 the `:path` as the line of a GET.",
             Some(R::RequestLineTooLong),
         ),
         bound(

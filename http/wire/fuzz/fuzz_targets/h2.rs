@@ -100,7 +100,7 @@ fn run<'a>(role: Role, pieces: impl IntoIterator<Item = &'a [u8]>) -> (Log, Vec<
         stream_window_bytes: WINDOW_BYTES,
         connection_window_bytes: WINDOW_BYTES,
         frame_bytes_max: 16_384,
-        head: HeadLimits { list_bytes_max: 2000, fields_max: 20 },
+        head: HeadLimits { list_bytes_max: 2000, fields_max: 20, target_bytes_max: 1000 },
         extended_connect: true,
         scheme: Scheme::Https,
         budgets: (role == Role::Server).then(FrameBudgets::default),

@@ -22,6 +22,8 @@ pub struct HeadLimits {
     pub list_bytes_max: usize,
     /// Lines without the pseudo-header fields.
     pub fields_max: usize,
+    /// `:path` of a request; over it a request gets 414, as for its request line over HTTP/1.1.
+    pub target_bytes_max: usize,
 }
 
 /// What is wrong with a received head.
@@ -31,6 +33,7 @@ pub enum HeadError {
     Malformed,
     TooLarge,
     TooManyFields,
+    TargetTooLong,
     BadMethod,
     BadTarget,
     BadHost,
@@ -238,6 +241,10 @@ impl<'a> RequestReader<'a> {
         self.has_asterisk = value == b"*";
         if !is_visible || !(value.starts_with(b"/") || self.has_asterisk) {
             self.common.fail(HeadError::BadTarget);
+            return;
+        }
+        if value.len() > self.common.limits.target_bytes_max {
+            self.common.fail(HeadError::TargetTooLong);
             return;
         }
         let query_at = memchr::memchr(b'?', value);

@@ -100,7 +100,7 @@ fn config() -> Config {
         stream_window_bytes: 100_000,
         connection_window_bytes: 200_000,
         frame_bytes_max: 16_384,
-        head: HeadLimits { list_bytes_max: 4000, fields_max: 10 },
+        head: HeadLimits { list_bytes_max: 4000, fields_max: 10, target_bytes_max: 3000 },
         extended_connect: true,
         scheme: Scheme::Https,
         budgets: Some(FrameBudgets::default()),

@@ -322,7 +322,7 @@ static LIMITS: Object = Object {
             "request_line_bytes_max",
             sizes(listener::REQUEST_LINE_BYTES),
             Optional,
-            "Bytes of the request line."
+            "Bytes of the request line; over HTTP/2 of the line that the target would make."
         ),
         field!(
             "requests_per_connection_max",

@@ -79,7 +79,11 @@ fn codec_config(config: &PoolConfig) -> Config {
             .saturating_mul(config.h2_streams_max)
             .min(WINDOW_BYTES_MAX),
         frame_bytes_max: FRAME_BYTES_MAX,
-        head: HeadLimits { list_bytes_max: HEADER_LIST_BYTES_MAX, fields_max: RESPONSE_LIMITS.fields_max },
+        head: HeadLimits {
+            list_bytes_max: HEADER_LIST_BYTES_MAX,
+            fields_max: RESPONSE_LIMITS.fields_max,
+            target_bytes_max: 0,
+        },
         extended_connect: false,
         scheme: Scheme::Http,
         // Clients that cancel make us reset; what a backend sends meanwhile is no attack of the backend's.

@@ -123,7 +123,10 @@ fn a_whole_exchange_whatever_the_cuts() {
 
 #[test]
 fn long_heads_pass_in_continuations() {
-    let roomy = Config { head: HeadLimits { list_bytes_max: 200_000, fields_max: 100 }, ..config() };
+    let roomy = Config {
+        head: HeadLimits { list_bytes_max: 200_000, fields_max: 100, target_bytes_max: 8192 },
+        ..config()
+    };
     let mut pair = Pair::new(roomy, roomy, 1000);
     let mut head = request();
     for n in 0..20 {
