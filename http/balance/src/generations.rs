@@ -239,6 +239,12 @@ impl RingHistory {
         self.generations.iter().map(generation).collect()
     }
 
+    /// Of the current ring; None before there is one.
+    #[must_use]
+    pub fn version(&self) -> Option<RingVersion> {
+        self.generations.first().map(|(table, _)| table.ring.version())
+    }
+
     /// Points of the rings that are not the current one.
     #[must_use]
     pub fn retired_points(&self) -> usize {

@@ -454,6 +454,7 @@ impl Process {
     fn note_rings(&mut self) {
         let sessions = &mut admin::lock(&self.state).facts.sessions;
         sessions.points = self.registry.ring_points();
+        sessions.versions = self.registry.ring_versions();
         for (cluster, dropped) in self.registry.take_dropped_rings() {
             describe::warn_of_dropped_rings(&cluster, dropped);
             sessions.dropped.add(dropped);

@@ -345,10 +345,14 @@ fn sessions_of_former_rings_keep_their_endpoint_over_hot_restarts() {
     // One more, and the ring of the cookies is of the past; then one less, which only the past still knows.
     proxy.reload(with(&endpoints));
     proxy.reload(with(&endpoints[1..]));
+    let version = |proxy: &Proxy| proxy.metrics().sum("shard_session_ring_version", &[("cluster", "app/u")]);
+    let ring = version(&proxy);
+    assert!(ring > 0.0);
     let gone = sessions.iter().filter(|(at, _)| at == "0").count();
     assert!(gone > 0, "one of 40 sessions is at the endpoint that goes");
     for round in 0..2 {
         proxy.hot_restart();
+        assert_eq!(version(&proxy), ring, "both processes have the same ring");
         for (at, cookie) in &sessions {
             let again = ask(&proxy, Some(cookie));
             assert_eq!(&again.text(), at, "restart {round}: {}", proxy.log());

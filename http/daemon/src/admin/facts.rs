@@ -1,11 +1,13 @@
 //! Metrics of the process as a whole, in Prometheus' text format. Names that begin with `process_` are the ones that
 //! client libraries agree on; docs/operations.md lists all of them.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use core_runtime::shard::DriverKind;
 use http_balance::generations::Dropped;
+use http_balance::ring::RingVersion;
 
 use crate::drains::Drained;
 
@@ -32,9 +34,11 @@ pub(crate) struct Facts {
 }
 
 /// The rings of sticky sessions.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SessionRings {
     pub(crate) points: usize,
+    /// Of the present ones, by cluster.
+    pub(crate) versions: BTreeMap<String, RingVersion>,
     /// Rings of the past that went before their time.
     pub(crate) dropped: Dropped,
 }
@@ -141,6 +145,15 @@ impl Facts {
             "Points of the rings of sticky sessions, of about 12 bytes each, shared by all cores.",
             self.sessions.points,
         );
+        page.head(
+            "shard_session_ring_version",
+            "gauge",
+            "The present ring of a cluster's sticky sessions: proxies with the same number agree on every session.",
+        );
+        for (cluster, RingVersion(version)) in &self.sessions.versions {
+            let cluster = cluster.replace('\\', "\\\\").replace('"', "\\\"");
+            page.line(format_args!("shard_session_ring_version{{cluster=\"{cluster}\"}} {version}"));
+        }
         page.head(
             "shard_session_rings_dropped_total",
             "counter",

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http_balance::EndpointId;
 use http_balance::generations::{Dropped, Generation, RETIRED_POINTS_MAX, Recipe, RingHistory, Since};
-use http_balance::ring::Member;
+use http_balance::ring::{Member, RingVersion};
 use http_balance::sticky::StickyRules;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -204,6 +204,13 @@ impl Rings {
     /// Rings that were let go before their time since the last call, by cluster.
     pub(super) fn take_dropped(&mut self) -> BTreeMap<String, Dropped> {
         std::mem::take(&mut self.dropped)
+    }
+
+    /// The current ring of each cluster that has one.
+    pub(super) fn versions(&self) -> BTreeMap<String, RingVersion> {
+        let version =
+            |(cluster, known): (&String, &Remembered)| Some((cluster.clone(), known.history.version()?));
+        self.clusters.iter().filter_map(version).collect()
     }
 
     /// Points of all rings.

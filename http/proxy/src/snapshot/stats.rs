@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use http_balance::generations::{Dropped, Generation};
 use http_balance::plan::Standing;
+use http_balance::ring::RingVersion;
 use http_balance::sticky::StickyRules;
 use http_balance::tables::Tables;
 use rustc_hash::FxHashMap;
@@ -222,6 +223,11 @@ impl StatRegistry {
     /// Rings of sticky sessions that were let go before their time since the last call, by cluster.
     pub fn take_dropped_rings(&mut self) -> BTreeMap<String, Dropped> {
         self.rings.take_dropped()
+    }
+
+    /// The present rings of sticky sessions, by cluster.
+    pub fn ring_versions(&self) -> BTreeMap<String, RingVersion> {
+        self.rings.versions()
     }
 
     /// Points of all rings of sticky sessions.
