@@ -120,6 +120,9 @@ pub mod route {
     pub const STREAMING_IDLE_TIMEOUT: Duration = s(super::HOUR);
     /// What the loader writes when the author says nothing; unset on the wire is "no limit".
     pub const BODY_BYTES: Bound<u64> = bound(1, 16 << 20, 1 << 40);
+    /// Of a request body, bytes a second on average over the window; zero on the wire turns the limit off.
+    pub const BODY_RATE: Bound<u32> = bound(1, 500, 1 << 30);
+    pub const BODY_RATE_WINDOW: Bound<Duration> = bound(s(1), s(10), s(super::HOUR));
     pub const REGEX_BYTES_MAX: usize = 1_024;
     /// Bytes of a compiled pattern, for `regex::RegexBuilder::size_limit`.
     pub const REGEX_COMPILED_BYTES_MAX: usize = 1 << 20;

@@ -1,7 +1,45 @@
-//! The bound on request body bytes: by the announced length before anything is forwarded, and by counting while
-//! an unannounced body streams. Called by the chain (announced) and by `relay` (counted).
+//! The bounds on request bodies. Bytes: by the announced length before anything is forwarded, and by counting while an
+//! unannounced body streams. Rate: by windows (C26 in the project's case list). Called by the chain (announced) and by
+//! `relay` (counted).
+
+use std::time::Duration;
 
 use http_wire::head::BodyLength;
+
+/// The least that a client has to send of a body: so many bytes in each window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyRate {
+    pub bytes: u64,
+    pub window: Duration,
+}
+
+/// How far a body has come, window by window. A window ends as soon as its bytes have come, and the next one begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RateWatch {
+    /// When the present window began, and how many bytes there were.
+    window: Option<(Duration, u64)>,
+}
+
+impl RateWatch {
+    /// By when the next bytes have to be there, of a body of which `bytes` have come. The first window begins with the
+    /// first byte.
+    pub fn due(&mut self, rate: &BodyRate, bytes: u64, now: Duration) -> Duration {
+        if bytes == 0 {
+            return Duration::MAX;
+        }
+        let (began, before) = *self.window.get_or_insert((now, bytes));
+        if bytes - before < rate.bytes {
+            return began.saturating_add(rate.window);
+        }
+        self.window = Some((now, bytes));
+        now.saturating_add(rate.window)
+    }
+
+    /// The client is not waited for: the next window begins when it is again.
+    pub fn pause(&mut self) {
+        self.window = None;
+    }
+}
 
 /// The body is longer than the route allows; the answer is 413 (RFC 9110 §15.5.14).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +98,20 @@ impl BodyMeter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_window_has_its_bytes_or_is_over() {
+        let second = Duration::from_secs(1);
+        let rate = BodyRate { bytes: 100, window: 10 * second };
+        let mut watch = RateWatch::default();
+        assert_eq!(watch.due(&rate, 0, second), Duration::MAX, "silence before the body is the idle limit's");
+        assert_eq!(watch.due(&rate, 1, 2 * second), 12 * second);
+        assert_eq!(watch.due(&rate, 100, 11 * second), 12 * second, "99 of 100");
+        assert_eq!(watch.due(&rate, 101, 11 * second), 21 * second);
+        assert_eq!(watch.due(&rate, 102, 20 * second), 21 * second, "what came before is no credit");
+        watch.pause();
+        assert_eq!(watch.due(&rate, 102, 30 * second), 40 * second);
+    }
 
     #[test]
     fn announced_lengths_pass_up_to_the_bound() {

@@ -196,6 +196,7 @@ fn route(name: String) -> Route {
         timeout: None,
         idle_timeout: None,
         body_bytes_max: None,
+        body_rate: None,
         request_fields: FieldOps::default(),
         response_fields: FieldOps::default(),
         cors: None,

@@ -60,6 +60,7 @@ pub(crate) fn relay(error: &RelayError, phase: Phase) -> Reason {
         (RelayError::Downstream(error), _) => downstream(error),
         (RelayError::Upstream(error), phase) => upstream(error, phase),
         (RelayError::BodyTooLarge, _) => Reason::BodyTooLarge,
+        (RelayError::BodyTooSlow, _) => Reason::BodyTooSlow,
         (RelayError::DownstreamIdle, Phase::BeforeHead) => Reason::BodyTimeout,
         (RelayError::DownstreamIdle, Phase::InBody) => Reason::ClientSlow,
         (RelayError::UpstreamIdle, _) => Reason::UpstreamTimeoutIdle,

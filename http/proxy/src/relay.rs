@@ -17,7 +17,7 @@ use bytes::Bytes;
 use core_runtime::clock;
 use core_runtime::sync::{self, GatePlace};
 use core_runtime::timer::Deadline;
-use http_gateway::body_limit::BodyMeter;
+use http_gateway::body_limit::{BodyMeter, BodyRate, RateWatch};
 use http_wire::fields::Fields;
 
 use http_balance::retry::BodyState;
@@ -241,6 +241,8 @@ pub(crate) enum RelayError {
     Upstream(SideError),
     /// The request body is over the route's limit.
     BodyTooLarge,
+    /// The client sends its body, but too slowly.
+    BodyTooSlow,
     /// The client sent nothing, or took nothing, for too long.
     DownstreamIdle,
     /// The backend sent nothing, or took nothing, for too long.
@@ -263,6 +265,8 @@ enum PumpError {
 pub(crate) struct IdleLimits {
     pub(crate) downstream: Duration,
     pub(crate) upstream: Duration,
+    /// What the client has to send of a body.
+    pub(crate) body_rate: Option<BodyRate>,
 }
 
 /// Both directions of one attempt.
@@ -277,6 +281,7 @@ pub(crate) struct Relay<'a> {
     /// Wakes the task to look whether one side has been silent for too long.
     pub(crate) idle_deadline: &'a Deadline,
     progress_at: Duration,
+    rate: RateWatch,
     /// What the upload ended with when the backend stopped reading; the response may still come.
     upload_error: Option<SideError>,
 }
@@ -373,6 +378,7 @@ impl<'a> Relay<'a> {
             idle,
             idle_deadline,
             progress_at: clock::now(),
+            rate: RateWatch::default(),
             upload_error: None,
         }
     }
@@ -509,7 +515,11 @@ impl<'a> Relay<'a> {
     /// When nothing has moved for a while: finds out who is silent, and whether that side's limit is over.
     fn poll_idle<T>(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, RelayError>> {
         let mut due = self.progress_at + self.idle.upstream.min(self.idle.downstream);
-        while self.idle_deadline.poll_until(due, cx).is_ready() {
+        let rate_due = self.idle.body_rate.map_or(Duration::MAX, |rate| self.rate_due(&rate, cx));
+        while self.idle_deadline.poll_until(due.min(rate_due), cx).is_ready() {
+            if rate_due <= clock::now() {
+                return Poll::Ready(Err(RelayError::BodyTooSlow));
+            }
             let takes_more = self.upstream.poll_room(cx).is_ready() && !self.request.gave_up;
             let client_is_silent =
                 (takes_more && !self.request.is_over()) || self.downstream.poll_room(cx).is_pending();
@@ -524,6 +534,17 @@ impl<'a> Relay<'a> {
             }
         }
         Poll::Pending
+    }
+
+    /// When the client has to have sent more of its body.
+    fn rate_due(&mut self, rate: &BodyRate, cx: &mut Context<'_>) -> Duration {
+        let is_waited_for =
+            !self.request.has_ended && !self.request.gave_up && self.upstream.poll_room(cx).is_ready();
+        if !is_waited_for {
+            self.rate.pause();
+            return Duration::MAX;
+        }
+        self.rate.due(rate, self.request.bytes, clock::now())
     }
 
     /// The state of the upload, for a relay that goes on with it.

@@ -49,6 +49,7 @@ fn limits(downstream_ms: u64, upstream_ms: u64) -> IdleLimits {
     IdleLimits {
         downstream: Duration::from_millis(downstream_ms),
         upstream: Duration::from_millis(upstream_ms),
+        body_rate: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use tests::h2raw::{Frame, H2Conn, flag, kind};
 use tests::tls::Authority;
 use tests::{Config, End, Origin, Proxy, RawClient, origin};
@@ -99,6 +100,81 @@ fn c26_a_body_that_stops() {
     client.send("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5\r\n\r\n");
     client.send_paced(&[b"h".as_slice(), b"e", b"l", b"l", b"o"], Duration::from_millis(400));
     assert_eq!(client.response("POST").status, 200);
+}
+
+/// Every route asks for 100 bytes of a body in a second.
+fn with_rate(config: Config) -> Config {
+    config.route(|all| {
+        all.rules.insert("body_rate".to_owned(), json!({ "min": "100B", "window": "1s" }));
+    })
+}
+
+#[track_caller]
+fn wait_too_slow(proxy: &Proxy, count: f64) {
+    proxy.wait_metrics("bodies that dribble are counted", |metrics| {
+        metrics.sum("shard_reasons_total", &[("reason", "body_too_slow")]) == count
+    });
+}
+
+#[test]
+fn c26_a_body_that_dribbles() {
+    let origin = origin::echo();
+    let proxy = Proxy::start(with_rate(impatient(&origin)));
+    let mut client = proxy.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 5000\r\n\r\n");
+    // A byte in 100 ms: never silent, and never done.
+    client.send_paced(&[b"x".as_slice(); 15], Duration::from_millis(100));
+    assert_eq!(client.response("POST").status, 408);
+    wait_too_slow(&proxy, 1.0);
+    // Fast enough for two windows and the rest of one.
+    let mut client = proxy.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 500\r\n\r\n");
+    let block = [b'x'; 50];
+    client.send_paced(&[block.as_slice(); 10], Duration::from_millis(250));
+    assert_eq!(client.response("POST").status, 200);
+    wait_too_slow(&proxy, 1.0);
+}
+
+#[test]
+fn c26_an_h2_body_that_dribbles_costs_its_stream_only() {
+    let origin = origin::echo();
+    let proxy = Proxy::start(with_rate(impatient(&origin)));
+    let mut h2 = H2Conn::client(proxy.connect().into_stream(), &[]);
+    h2.send(&Frame::headers(1, false, &tests::h2raw::request_fields("POST", "a.example", "/")));
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(1_500) {
+        h2.send(&Frame::data(1, false, [b'x']));
+        tests::wait::pause(Duration::from_millis(100));
+    }
+    wait_too_slow(&proxy, 1.0);
+    let response = h2.response(1).expect("an answer on the stream");
+    assert_eq!(response.status, 408);
+    h2.send(&Frame::headers(3, true, &tests::h2raw::request_fields("GET", "a.example", "/")));
+    assert_eq!(h2.response(3).expect("the connection lives").status, 200);
+}
+
+#[test]
+fn c26_a_backend_that_takes_its_time_is_not_the_clients_fault() {
+    // Takes the head, and the body three seconds later.
+    let origin = Origin::scripted(|connection| {
+        if connection.head().is_some() {
+            tests::wait::pause(Duration::from_secs(3));
+            if connection.take(32 << 20).is_none() {
+                return;
+            }
+            connection.write("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+        }
+    });
+    let config = Config::to(origin.address()).route(|all| {
+        all.rules.insert("body_max".to_owned(), json!("64MiB"));
+    });
+    let proxy = Proxy::start(with_rate(config));
+    let mut client = proxy.connect();
+    let body = vec![b'x'; 32 << 20];
+    client.send(format!("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n", body.len()));
+    client.send(body);
+    assert_eq!(client.response("POST").status, 200);
+    wait_too_slow(&proxy, 0.0);
 }
 
 #[test]

@@ -154,6 +154,19 @@ pub struct RouteOptions {
     /// Silence of the first attempt after which a second one starts; 0: never, as without it.
     #[prost(message, optional, tag = "11")]
     pub hedge_after: Option<Duration>,
+    #[prost(message, optional, tag = "12")]
+    pub body_rate: Option<BodyRate>,
+}
+
+/// The least rate of a request body.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct BodyRate {
+    /// 0: no limit.
+    #[prost(uint32, optional, tag = "1")]
+    pub bytes_per_second_min: Option<u32>,
+    /// Over which it is averaged.
+    #[prost(message, optional, tag = "2")]
+    pub window: Option<Duration>,
 }
 
 /// What Envoy's mirror policy has no field for. At most one of the first four; none: by request id.

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use control_api::defaults::balance::HEDGE_AFTER;
-use control_api::defaults::route::{BODY_BYTES, FIELD_OPS_MAX};
+use control_api::defaults::route::{BODY_BYTES, BODY_RATE, BODY_RATE_WINDOW, FIELD_OPS_MAX};
 use control_api::envoy::core::{HeaderValue, HeaderValueOption, header_value_option};
 use control_api::envoy::cors::CorsPolicy;
 use control_api::envoy::google::{self, Any};
 use control_api::envoy::matcher::{RegexMatcher, StringMatcher, string_matcher};
 use control_api::envoy::names;
 use control_api::envoy::route::Route;
-use control_api::shard::v1::{AddressRules, ClientLimit, KEY, PriorityClass, RouteOptions};
+use control_api::shard::v1::{AddressRules, BodyRate, ClientLimit, KEY, PriorityClass, RouteOptions};
 
 use super::balance::switched;
 use super::{Emitter, literal, on, packed, span};
@@ -60,6 +60,7 @@ impl Emitter<'_> {
             retry_with_idempotency_key: node.get("retries").and_then(|r| r.flag("idempotency_key")),
             mirror: self.mirror_options(node),
             hedge_after: hedge_after(node),
+            body_rate: body_rate(node),
         }
     }
 
@@ -133,6 +134,17 @@ pub(super) fn addition(
 }
 
 /// Zero is written where an inner level switches off what an outer one has on.
+/// `false` lifts an outer level's.
+fn body_rate(node: &Node) -> Option<BodyRate> {
+    node.get("body_rate")?;
+    let Some(rate) = switched(node, "body_rate") else {
+        return Some(BodyRate { bytes_per_second_min: Some(0), window: None });
+    };
+    let min = rate.small_size("min").unwrap_or(BODY_RATE.default);
+    let window = rate.duration("window").unwrap_or(BODY_RATE_WINDOW.default);
+    Some(BodyRate { bytes_per_second_min: Some(min), window: span(Some(window)) })
+}
+
 fn hedge_after(node: &Node) -> Option<google::Duration> {
     node.get("hedge")?;
     let after = switched(node, "hedge").map(|hedge| hedge.duration("after").unwrap_or(HEDGE_AFTER.default));

@@ -512,7 +512,8 @@ fn blame(lease: &Lease, stop: &Stop) {
 
 fn idle_limits(plan: Plan<'_>) -> IdleLimits {
     let downstream = plan.listener.http.body_idle_timeout;
-    IdleLimits { downstream, upstream: plan.route.idle_timeout.unwrap_or(downstream) }
+    let upstream = plan.route.idle_timeout.unwrap_or(downstream);
+    IdleLimits { downstream, upstream, body_rate: plan.route.body_rate }
 }
 
 /// The reply to a request that its cluster does not take.

@@ -88,7 +88,7 @@ impl Exchange<'_> {
             self.mirror(plan.forward, upload.take_copy());
         }
         let unlimited = if is_tunnel { BodyMeter::new(None) } else { BodyMeter::new(route.body_bytes_max) };
-        let tunnel_idle = IdleLimits { downstream: idle.upstream, upstream: idle.upstream };
+        let tunnel_idle = IdleLimits { downstream: idle.upstream, upstream: idle.upstream, body_rate: None };
         let limits = if is_tunnel { tunnel_idle } else { idle };
         let mut relay = Relay::new(self.downstream, upstream, upload, unlimited, limits, &self.timers.idle);
         let result = if is_tunnel { Box::pin(relay.until_both_end()).await } else { relay.until_end().await };

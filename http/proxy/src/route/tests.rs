@@ -21,6 +21,7 @@ fn route(name: &str) -> Route {
         timeout: None,
         idle_timeout: None,
         body_bytes_max: None,
+        body_rate: None,
         request_fields: FieldOps::default(),
         response_fields: FieldOps::default(),
         cors: None,

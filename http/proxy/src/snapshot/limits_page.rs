@@ -286,6 +286,18 @@ fn route_rows() -> Vec<Row> {
             "413, by Content-Length and by counting.",
             Some(R::BodyTooLarge),
         ),
+        bound(
+            "`body_rate.min` of a request body, bytes a second (off unless asked for)",
+            &route::BODY_RATE,
+            "408 where no response has begun, else the exchange is cut.",
+            Some(R::BodyTooSlow),
+        ),
+        bound(
+            "`body_rate.window`",
+            &route::BODY_RATE_WINDOW,
+            "Time for as many bytes as make the rate.",
+            None,
+        ),
         range(
             "`client_limit.requests_per_second`",
             &route::REQUESTS_PER_SECOND,

@@ -17,6 +17,7 @@ use http_balance::shed::Class;
 use http_balance::sticky::{CookieKey, CookieMac};
 use http_balance::{ClusterPlan, EndpointId, EndpointSpec};
 use http_gateway::acl::AddressRules;
+use http_gateway::body_limit::BodyRate;
 use http_gateway::cidr::CidrSet;
 use http_gateway::client_addr::ClientAddrRules;
 use http_gateway::client_limit::ClientLimit;
@@ -262,6 +263,8 @@ pub struct Route {
     pub idle_timeout: Option<Duration>,
     /// Request body bytes; None: no limit.
     pub body_bytes_max: Option<u64>,
+    /// What the client has to send of a body; None: silence alone counts.
+    pub body_rate: Option<BodyRate>,
     pub request_fields: FieldOps,
     pub response_fields: FieldOps,
     pub cors: Option<CorsPolicy>,

@@ -3,7 +3,7 @@
 use control_api::defaults::route;
 
 use super::super::Presence::{Optional, OptionalOr, Required};
-use super::super::{Field, Group, Kind, Limits, Object, durations, durations_or_none, ints_or_none};
+use super::super::{Field, Group, Kind, Limits, Object, durations, durations_or_none, ints_or_none, sizes};
 use super::NONE;
 use super::balance::{MIRROR, ROUTE_RULES};
 use super::listener::{ACCESS, ERROR_PAGE, ROUTE_LIMIT};
@@ -79,6 +79,12 @@ pub(super) const POLICY_FIELDS: &[Field] = &[
         Optional,
         "Bytes of a request body."
     ),
+    field!(
+        "body_rate",
+        Kind::Either(&Kind::Bool, &Kind::Object(&BODY_RATE)),
+        OptionalOr("`false`"),
+        "A least rate of request bodies; `true` takes every default. Leave it off where clients pause on purpose."
+    ),
     field!("request_headers", Kind::Object(&HEADERS), NONE, "Headers towards the upstream."),
     field!("response_headers", Kind::Object(&HEADERS), NONE, "Headers towards the client."),
     field!("cors", Kind::Object(&CORS), NONE, "Cross-origin requests of browsers, preflights included."),
@@ -98,6 +104,21 @@ pub(super) const POLICY_FIELDS: &[Field] = &[
         "Bodies of errors that the proxy makes itself."
     ),
 ];
+
+static BODY_RATE: Object = Object {
+    name: "body_rate",
+    doc: "From the first byte of a body on, while the client is waited for. Time in which the backend takes nothing does not count.",
+    fields: &[&[
+        field!("min", sizes(route::BODY_RATE), Optional, "Bytes a second, on average over the window."),
+        field!(
+            "window",
+            durations(route::BODY_RATE_WINDOW),
+            Optional,
+            "Time for as many bytes as make the rate."
+        ),
+    ]],
+    groups: &[],
+};
 
 static MATCH: Object = Object {
     name: "match",

@@ -14,6 +14,7 @@ use control_api::envoy::names;
 use control_api::shard::v1;
 use http_balance::shed::Class;
 use http_gateway::acl::AddressRules;
+use http_gateway::body_limit::BodyRate;
 use http_gateway::cidr::{Cidr, CidrSet};
 use http_gateway::client_limit::{ClientLimit, RequestRate};
 use http_gateway::cors::{AllowedFields, CorsConfig, CorsPolicy, Credentials, OriginPattern};
@@ -109,6 +110,7 @@ pub(super) struct RoutePolicies {
     pub(super) idempotency_key: IdempotencyKey,
     pub(super) mirror: MirrorLimits,
     pub(super) hedge_after: Option<Duration>,
+    pub(super) body_rate: Option<BodyRate>,
 }
 
 impl RoutePolicies {
@@ -167,6 +169,9 @@ impl RoutePolicies {
                 after => Some(value::bounded("hedge_after", after, &balance_limits::HEDGE_AFTER)?),
             };
         }
+        if let Some(rate) = options.body_rate {
+            self.body_rate = body_rate(rate).within("body_rate")?;
+        }
         if let Some(options) = options.mirror {
             self.mirror = MirrorLimits::read(options).within("mirror")?;
         }
@@ -190,6 +195,17 @@ impl RoutePolicies {
         }
         Ok(())
     }
+}
+
+fn body_rate(rate: v1::BodyRate) -> Checked<Option<BodyRate>> {
+    // 0 is "off", so that an inner level can lift an outer one's.
+    if rate.bytes_per_second_min == Some(0) {
+        return Ok(None);
+    }
+    let per_second = value::bounded("bytes_per_second_min", rate.bytes_per_second_min, &limits::BODY_RATE)?;
+    let window = value::bounded_duration("window", rate.window, &limits::BODY_RATE_WINDOW)?;
+    let bytes = u128::from(per_second) * window.as_millis() / 1000;
+    Ok(Some(BodyRate { bytes: u64::try_from(bytes).unwrap_or(u64::MAX).max(1), window }))
 }
 
 /// RFC 9745 §2: a structured-field date, `@` and seconds.

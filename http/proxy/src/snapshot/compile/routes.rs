@@ -141,6 +141,7 @@ fn rule(
         timeout,
         idle_timeout,
         body_bytes_max: policies.body_bytes_max,
+        body_rate: policies.body_rate,
         request_fields: merged(levels().map(|level| &level.request))?,
         response_fields: merged(levels().map(|level| &level.response))?,
         cors: policies.cors,

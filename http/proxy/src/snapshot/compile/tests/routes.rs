@@ -23,6 +23,7 @@ use control_api::envoy::route::{
 };
 use control_api::shard::v1;
 use control_api::to_any;
+use http_gateway::body_limit::BodyRate;
 use http_gateway::fields::Variables;
 use http_wire::fields::Fields;
 use http_wire::head::{RequestHead, Version};
@@ -424,6 +425,30 @@ fn policies_of_the_inner_level_win_field_by_field() {
 }
 
 #[test]
+fn a_body_rate_is_bytes_in_a_window_and_an_inner_level_lifts_it() {
+    let rate = |bytes_per_second_min, window| {
+        let body_rate = Some(v1::BodyRate { bytes_per_second_min, window });
+        to_any(&v1::RouteOptions { body_rate, ..Default::default() })
+    };
+    let mut resources = small();
+    only(&resources, |route| assert_eq!(route.body_rate, None, "off"));
+    edit_routes(&mut resources, |config| {
+        config.typed_per_filter_config.insert(v1::KEY.into(), rate(None, None));
+    });
+    let ten = Duration::from_secs(10);
+    only(&resources, |route| assert_eq!(route.body_rate, Some(BodyRate { bytes: 5000, window: ten })));
+    edit_routes(&mut resources, |config| {
+        config.typed_per_filter_config.insert(v1::KEY.into(), rate(Some(3), seconds(1)));
+    });
+    let second = Duration::from_secs(1);
+    only(&resources, |route| assert_eq!(route.body_rate, Some(BodyRate { bytes: 3, window: second })));
+    edit_routes(&mut resources, |config| {
+        config.virtual_hosts[0].typed_per_filter_config.insert(v1::KEY.into(), rate(Some(0), None));
+    });
+    only(&resources, |route| assert_eq!(route.body_rate, None));
+}
+
+#[test]
 fn policies_are_checked_at_every_level() {
     let refused = |options: v1::RouteOptions, expected: &str| {
         let mut resources = small();
@@ -441,6 +466,12 @@ fn policies_are_checked_at_every_level() {
         Some(v1::ClientLimit { connections_max, requests_per_second, requests_burst })
     };
     refused(v1::RouteOptions { body_bytes_max: Some((1 << 40) + 1), ..unset() }, "body_bytes_max is");
+    let rate = |bytes_per_second_min, window| v1::RouteOptions {
+        body_rate: Some(v1::BodyRate { bytes_per_second_min, window }),
+        ..unset()
+    };
+    refused(rate(Some(1 << 31), None), "body_rate.bytes_per_second_min is");
+    refused(rate(None, seconds(0)), "body_rate.window is");
     refused(
         v1::RouteOptions { client_limit: limit(1, 0, 0), ..unset() },
         "client_limit.connections_max is not supported on a route",
