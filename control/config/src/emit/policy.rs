@@ -133,7 +133,6 @@ pub(super) fn addition(
     }
 }
 
-/// Zero is written where an inner level switches off what an outer one has on.
 /// `false` lifts an outer level's.
 fn body_rate(node: &Node) -> Option<BodyRate> {
     node.get("body_rate")?;
@@ -145,6 +144,7 @@ fn body_rate(node: &Node) -> Option<BodyRate> {
     Some(BodyRate { bytes_per_second_min: Some(min), window: span(Some(window)) })
 }
 
+/// Zero is written where an inner level switches off what an outer one has on.
 fn hedge_after(node: &Node) -> Option<google::Duration> {
     node.get("hedge")?;
     let after = switched(node, "hedge").map(|hedge| hedge.duration("after").unwrap_or(HEDGE_AFTER.default));
