@@ -40,9 +40,12 @@ impl Callers {
     fn start(address: SocketAddr, path: &'static str, clients: usize, gap: Duration) -> Self {
         let answers: Arc<Mutex<Vec<Answer>>> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
-        let ask = || {
+        let ask = |number: u32| {
             let (answers, stop) = (Arc::clone(&answers), Arc::clone(&stop));
+            let of = u32::try_from(clients).unwrap_or(u32::MAX);
             std::thread::spawn(move || {
+                // Users do not ask all at once.
+                pause(gap * number / of);
                 let request = format!("GET {path} HTTP/1.1\r\nHost: a.example\r\n\r\n");
                 let mut client = RawClient::connect(address);
                 while !stop.load(Ordering::Acquire) {
@@ -59,7 +62,7 @@ impl Callers {
                 }
             })
         };
-        let threads = (0..clients).map(|_| ask()).collect();
+        let threads = (0..clients).zip(0..).map(|(_, number)| ask(number)).collect();
         Self { answers, stop, threads }
     }
 
@@ -119,7 +122,8 @@ fn unmoved(what: &str, before: &Window, after: &Window) {
 fn a_cluster_that_slows_down_leaves_the_others_alone() {
     let search_ms = Arc::new(AtomicU64::new(80));
     let search = taking(&search_ms);
-    let orders = Origin::replying(OK);
+    // As a service does: of an answer at once any wake-up on the machine is more than a tenth.
+    let orders = taking(&Arc::new(AtomicU64::new(5)));
     let cluster = Cluster::new("search", &[search.address()]).rule("in_flight_max", json!(20));
     let config = Config::to(orders.address())
         .and_cluster(cluster)
