@@ -91,7 +91,7 @@ fn style(case: Case) -> (&'static str, &'static str, String) {
     };
     let (dash, asks) = match case.asks {
         Asks::Present => ("none", "shard"),
-        Asks::PreviousOnly => ("6 3", "asks the previous owner only"),
+        Asks::PreviousOnly => ("6 3", "previous owner only"),
         Asks::Nobody => ("2 3", "no second chance"),
     };
     (colour, dash, format!("{router}: {asks}"))

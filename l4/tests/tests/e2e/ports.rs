@@ -9,7 +9,7 @@ use std::time::Instant;
 use l4_abi::{Decision, TCP};
 use l4_load::{LoadOptions, Mode};
 use l4_tests::net::{Host, VIP4, VIP6};
-use l4_tests::{Pins, Tap, may_run, note, tap};
+use l4_tests::{Pins, Tags, Tap, may_run, note, tap};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::cookies::{PATIENCE, counter, flooded, visit_from};
@@ -76,9 +76,16 @@ fn a_client_that_says_nothing_comes_back_from_its_port() {
     if !may_run("a_client_that_says_nothing_comes_back_from_its_port") {
         return;
     }
-    for (mode, is_heard) in [(Mode::Native, false), (Mode::Native, true), (Mode::Generic, false)] {
+    let ways = [
+        (Mode::Native, false, false),
+        (Mode::Native, true, false),
+        (Mode::Native, false, true),
+        (Mode::Generic, false, false),
+    ];
+    for (mode, is_heard, is_tagged) in ways {
         let mut fleet = flooded(KEY, mode);
         greet(&mut fleet);
+        let _tags = is_tagged.then(|| Tags::on(&fleet.lab));
         // As tcpdump does.
         let taps = fleet.lab.proxies.iter().filter(|_| is_heard);
         let _taps: Vec<Tap> = taps.map(|proxy| proxy.enter(Tap::open)).collect();
@@ -94,7 +101,9 @@ fn a_client_that_says_nothing_comes_back_from_its_port() {
                 start.elapsed()
             })
         });
-        note(&format!("{mode:?}: three greetings at a port that was in TIME_WAIT took {took:?}"));
+        note(&format!(
+            "{mode:?}, VLAN tags {is_tagged}: three greetings at a port that was in TIME_WAIT took {took:?}"
+        ));
         let [displaced, accepted, failed] =
             [Decision::CookieDisplaced, Decision::CookieAccepted, Decision::CookieFailed]
                 .map(|decision| fleet.at_proxies(decision));
