@@ -10,6 +10,7 @@ use tls::Version;
 
 use super::options::Options;
 use super::values;
+use crate::link::tls_context;
 use crate::load::{Schedule, Stage};
 use crate::number::length;
 use crate::plan::{EarlyRequests, Load, Plan, Protocol, Target, TlsPlan};
@@ -25,6 +26,8 @@ const FILES_BESIDE: u64 = 64;
 const DURATION: Duration = Duration::from_secs(10);
 const WARMUP: Duration = Duration::from_secs(1);
 const DRAIN_MAX: Duration = Duration::from_secs(10);
+/// Trusted without --cacert.
+const SYSTEM_CAS: &str = "/etc/ssl/certs/ca-certificates.crt";
 /// A file that is read whole.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
@@ -36,23 +39,7 @@ pub(crate) fn plan(options: &Options, url: &str) -> Result<Plan, String> {
     let url = Url::parse(url)?;
     let protocol = protocol(options, &url)?;
     let load = load(options)?;
-    if options.connections > CONNECTIONS_MAX {
-        return Err(format!("--connections {}: at most {CONNECTIONS_MAX}", options.connections));
-    }
-    if let Some(files) = open_files_max()
-        && options.connections.saturating_add(FILES_BESIDE) > files
-    {
-        return Err(format!(
-            "--connections {}: this process may open {files} files; `ulimit -Hn` tells, /etc/security/limits.conf sets it",
-            options.connections
-        ));
-    }
-    if options.depth > DEPTH_MAX {
-        return Err(format!("--depth {}: at most {DEPTH_MAX}", options.depth));
-    }
-    if options.is_fresh && options.depth > 1 {
-        return Err("--fresh opens a connection for each request: it excludes --depth".to_owned());
-    }
+    check_bounds(options)?;
     let duration = match (&load, options.duration) {
         (_, Some(duration)) => duration,
         (Load::Open(schedule), None) if options.stages.is_some() || options.trace.is_some() => {
@@ -70,12 +57,21 @@ pub(crate) fn plan(options: &Options, url: &str) -> Result<Plan, String> {
     }
     let target = target(options, &url, &protocol)?;
     check_early_data(options, &target, &protocol)?;
-    for pid in &options.pids {
-        usage::tree(*pid).map_err(|why| format!("--pid {pid}: {why}"))?;
+    let tls = tls_plan(options)?;
+    if target.scheme == Scheme::Https {
+        if tls.roots_pem.as_ref().is_some_and(Vec::is_empty) {
+            let place = options
+                .cacert
+                .as_ref()
+                .map_or_else(|| SYSTEM_CAS.to_owned(), |f| format!("--cacert {}", f.display()));
+            return Err(format!("no CAs in {place}; --cacert FILE trusts some, --insecure any certificate"));
+        }
+        // Every core builds the same; what is wrong with a file is to be told as what it is.
+        drop(tls_context(&tls, protocol.alpn())?);
     }
     Ok(Plan {
         target,
-        tls: tls_plan(options)?,
+        tls,
         connections: length(options.connections),
         depth: length(options.depth),
         is_fresh: options.is_fresh,
@@ -94,6 +90,31 @@ pub(crate) fn plan(options: &Options, url: &str) -> Result<Plan, String> {
         protocol,
         load,
     })
+}
+
+/// What this machine and this program cannot do is told before the run.
+fn check_bounds(options: &Options) -> Result<(), String> {
+    if options.connections > CONNECTIONS_MAX {
+        return Err(format!("--connections {}: at most {CONNECTIONS_MAX}", options.connections));
+    }
+    if let Some(files) = open_files_max()
+        && options.connections.saturating_add(FILES_BESIDE) > files
+    {
+        return Err(format!(
+            "--connections {}: this process may open {files} files; `ulimit -Hn` tells, /etc/security/limits.conf sets it",
+            options.connections
+        ));
+    }
+    if options.depth > DEPTH_MAX {
+        return Err(format!("--depth {}: at most {DEPTH_MAX}", options.depth));
+    }
+    if options.is_fresh && options.depth > 1 {
+        return Err("--fresh opens a connection for each request: it excludes --depth".to_owned());
+    }
+    for pid in &options.pids {
+        usage::tree(*pid).map_err(|why| format!("--pid {pid}: {why}"))?;
+    }
+    Ok(())
 }
 
 /// Raises the limit of open files to what this process may have; None when there is none.
@@ -289,7 +310,7 @@ fn tls_plan(options: &Options) -> Result<TlsPlan, String> {
         (true, Some(_)) => return Err("--insecure and --cacert exclude each other".to_owned()),
         (true, None) => None,
         (false, Some(pem)) => Some(pem),
-        (false, None) => Some(fs::read("/etc/ssl/certs/ca-certificates.crt").unwrap_or_default()),
+        (false, None) => Some(fs::read(SYSTEM_CAS).unwrap_or_default()),
     };
     let identity = match (file(&options.cert, "--cert")?, file(&options.key, "--key")?) {
         (Some(chain), Some(key)) => Some((chain, key)),
@@ -364,7 +385,8 @@ mod tests {
 
     #[test]
     fn a_failed_handshake_says_the_way_out() {
-        let careful = planned("--cacert /dev/null").expect("a plan");
+        let mut careful = planned("--insecure").expect("a plan");
+        careful.tls.roots_pem = Some(Vec::new());
         for (why, way) in [
             ("received corrupt message of type InvalidContentType", "http URL"),
             ("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))", "CA:FALSE"),
@@ -379,8 +401,11 @@ mod tests {
     #[test]
     fn what_is_not_there_is_told_before_the_run() {
         for (words, fault) in [
-            ("--pid 4194305", "--pid 4194305: process 4194305 is not there"),
-            ("--cpus 100000", "--cpus 100000: this process may not use it"),
+            ("--insecure --pid 4194305", "--pid 4194305: process 4194305 is not there"),
+            ("--cacert /dev/null", "no CAs in --cacert /dev/null"),
+            ("--cacert /proc/self/comm", "trusted CAs of --cacert: "),
+            ("--insecure --cert /dev/null --key /dev/null", "certificate \"--cert and --key\": "),
+            ("--insecure --cpus 100000", "--cpus 100000: this process may not use it"),
         ] {
             let why = planned(words).expect_err(words);
             assert!(why.starts_with(fault), "{why}");

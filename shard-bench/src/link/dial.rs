@@ -68,7 +68,7 @@ pub(crate) fn tls_context(plan: &TlsPlan, alpn: &[&str]) -> Result<ClientContext
         Some(roots_pem) => Verification::Full { roots_pem: roots_pem.clone(), rules: Vec::new() },
         None => Verification::Off,
     };
-    let mut builder = ClientContextBuilder::new("target", verification);
+    let mut builder = ClientContextBuilder::new("--cacert", verification);
     builder.versions = plan.versions;
     builder.alpn = alpn.iter().map(|name| name.as_bytes().to_vec()).collect();
     builder.session_names_max = usize::from(plan.resume);
@@ -76,7 +76,9 @@ pub(crate) fn tls_context(plan: &TlsPlan, alpn: &[&str]) -> Result<ClientContext
     builder.early_data = plan.early_data != EarlyRequests::None;
     let key = plan.identity.as_ref().map(|(_, key)| SecretBytes::from_slice(key));
     let identity = match (&plan.identity, &key) {
-        (Some((chain, _)), Some(key)) => Some(Identity { label: "--cert", chain_pem: chain, key_pem: key }),
+        (Some((chain, _)), Some(key)) => {
+            Some(Identity { label: "--cert and --key", chain_pem: chain, key_pem: key })
+        }
         _ => None,
     };
     builder.build(identity.as_ref()).map_err(|error| error.to_string())

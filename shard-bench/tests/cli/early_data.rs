@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{Folder, Target, bench, certificates, number, run, text, wait_for};
+use crate::support::{Folder, Target, bench, number, run, text, wait_for};
 
 /// nginx with two listeners of one ticket key: one accepts early data, the other issues and honours tickets without it.
 struct Nginx {
@@ -19,8 +19,7 @@ impl Nginx {
     /// Each connection ends after `requests` requests.
     fn start(name: &str, requests: u32) -> Self {
         let folder = Folder::new(name);
-        let (ca, chain, key) = certificates();
-        folder.file("ca.pem", ca.as_bytes());
+        let [_, chain, key] = folder.certificates();
         folder.file("ticket.key", &[7; 80]);
         let here = folder.path("");
         let [accepts, refuses] = [free(), free()];
@@ -38,8 +37,8 @@ impl Nginx {
              uwsgi_temp_path {here}u; scgi_temp_path {here}s; keepalive_requests {requests};\n\
              ssl_certificate {}; ssl_certificate_key {}; ssl_session_ticket_key {here}ticket.key;\n\
              ssl_protocols TLSv1.2 TLSv1.3;\n{}{}}}\n",
-            folder.file("chain.pem", chain.as_bytes()),
-            folder.file("key.pem", key.as_bytes()),
+            chain,
+            key,
             server(accepts, "on"),
             server(refuses, "off"),
         );
@@ -174,12 +173,7 @@ fn what_is_not_safe_to_repeat_waits_unless_told() {
 #[test]
 fn a_target_without_early_data_is_told() {
     let folder = Folder::new("early-none");
-    let (ca, chain, key) = certificates();
-    let (ca, chain, key) = (
-        folder.file("ca.pem", ca.as_bytes()),
-        folder.file("c.pem", chain.as_bytes()),
-        folder.file("k.pem", key.as_bytes()),
-    );
+    let [ca, chain, key] = folder.certificates();
     let target = Target::start(&["--cert", &chain, "--key", &key]);
     let url = target.url("https", "/");
     let output =

@@ -68,13 +68,9 @@ fn a_target_that_is_not_there() {
 #[test]
 fn a_certificate_that_fails() {
     let folder = Folder::new("bad-certificate");
-    let (_, chain, key) = certificates();
+    let [_, chain, key] = folder.certificates();
     let (other_ca, ..) = certificates();
-    let (chain, key, other_ca) = (
-        folder.file("c.pem", chain.as_bytes()),
-        folder.file("k.pem", key.as_bytes()),
-        folder.file("ca.pem", other_ca.as_bytes()),
-    );
+    let other_ca = folder.file("other-ca.pem", other_ca.as_bytes());
     let target = Target::start(&["--cert", &chain, "--key", &key]);
     let url = target.url("https", "/");
     let before = folder.names();
@@ -123,8 +119,7 @@ fn a_full_disk_and_a_missing_folder() {
 #[test]
 fn a_target_that_speaks_something_else() {
     let folder = Folder::new("something-else");
-    let (_, chain, key) = certificates();
-    let (chain, key) = (folder.file("c.pem", chain.as_bytes()), folder.file("k.pem", key.as_bytes()));
+    let [_, chain, key] = folder.certificates();
     let (plain, tls) = (Target::start(&[]), Target::start(&["--cert", &chain, "--key", &key]));
     let https = bench(&["run", &plain.url("https", "/"), "--insecure", "-d", "1s"]);
     assert!(https.status.code() == Some(69) && text(&https).contains("an http URL?"), "{}", text(&https));

@@ -1,6 +1,6 @@
 //! What is spoken to the target: HTTP/1.1, HTTP/2, TLS, gRPC, WebSocket, templates, throttles.
 
-use crate::support::{Folder, Target, certificates, number, run};
+use crate::support::{Folder, Target, number, run};
 
 fn ok(document: &serde_json::Value) -> f64 {
     let failed = number(document, &["requests", "failed"]);
@@ -67,12 +67,7 @@ fn http2_with_prior_knowledge_many_streams_and_bodies() {
 #[test]
 fn tls_full_and_resumed_are_told_apart() {
     let folder = Folder::new("tls");
-    let (ca, chain, key) = certificates();
-    let (ca, chain, key) = (
-        folder.file("ca.pem", ca.as_bytes()),
-        folder.file("c.pem", chain.as_bytes()),
-        folder.file("k.pem", key.as_bytes()),
-    );
+    let [ca, chain, key] = folder.certificates();
     let target = Target::start(&["--cert", &chain, "--key", &key]);
     let url = target.url("https", "/");
     let kept = run(&[&url, "--cacert", &ca, "-n", "200", "-c", "4", "-d", "30s"]);
@@ -96,12 +91,7 @@ fn tls_full_and_resumed_are_told_apart() {
 #[test]
 fn a_client_certificate_is_shown() {
     let folder = Folder::new("mtls");
-    let (ca, chain, key) = certificates();
-    let (ca, chain, key) = (
-        folder.file("ca.pem", ca.as_bytes()),
-        folder.file("c.pem", chain.as_bytes()),
-        folder.file("k.pem", key.as_bytes()),
-    );
+    let [ca, chain, key] = folder.certificates();
     let target = Target::start(&["--cert", &chain, "--key", &key, "--client-ca", &ca]);
     let url = target.url("https", "/");
     let shown =

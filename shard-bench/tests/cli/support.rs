@@ -77,6 +77,12 @@ impl Folder {
         self.0.join(name).display().to_string()
     }
 
+    /// Files of [`certificates`]: CA, chain, key.
+    pub(crate) fn certificates(&self) -> [String; 3] {
+        let (ca, chain, key) = certificates();
+        [("ca.pem", ca), ("c.pem", chain), ("k.pem", key)].map(|(name, pem)| self.file(name, pem.as_bytes()))
+    }
+
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).expect("there");
         let mut names: Vec<String> = entries
