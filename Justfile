@@ -42,7 +42,7 @@ release *ARGUMENTS:
 # shard-proxy beside nginx, HAProxy and Envoy; writes the table in docs/performance.md (see shard-bench/peers/run --help).
 bench-peers *ARGUMENTS:
     cargo build --release -p shard-bench
-    shard-bench/peers/release --keep-profile
+    shard-bench/peers/release
     shard-bench/peers/run {{ARGUMENTS}}
 
 # Fuzzes one target of one crate for some seconds, such as `just fuzz http/wire path 600`. Needs cargo-fuzz.

@@ -311,6 +311,10 @@ impl ClusterState {
         }
         let Some(Some(known)) = self.slots.get_mut(slot.index()) else { return true };
         if !known.is_planned {
+            // Nobody checks its health any more: one that is not there has no sessions.
+            if let (Outcome::ConnectFailed, Some(drain)) = (outcome, &mut known.drain) {
+                drain.sessions_until = drain.sessions_until.min(now);
+            }
             return false;
         }
         if let Some(rules) = &plan.rules.outlier

@@ -493,6 +493,29 @@ fn a_draining_endpoint_keeps_its_sessions_for_the_overlap() {
     assert!(bed.bed.events.contains(&Event::Released { slot }));
 }
 
+/// Nobody checks the health of one that the config does not have, and a process that was told of it by another knows none.
+#[test]
+fn sessions_leave_a_removed_endpoint_that_cannot_be_reached() {
+    let mut bed = StickyBed::new(5);
+    let slot = bed.bed.state.slot_at(2).unwrap();
+    let sessions = bed.sessions_at(slot, 20);
+    let mut left = specs(5);
+    left.remove(2);
+    bed.adopt(left);
+    for outcome in [Outcome::Success, Outcome::ServerError, Outcome::TimedOut] {
+        assert_eq!(bed.place(Some(sessions[0])).0, slot);
+        bed.bed.state.started(slot);
+        bed.bed.end(slot, outcome);
+    }
+    assert_eq!(bed.place(Some(sessions[0])).0, slot, "it answers");
+    bed.bed.state.started(slot);
+    bed.bed.end(slot, Outcome::ConnectFailed);
+    for session in sessions {
+        let (now_at, _, rewrite) = bed.place(Some(session));
+        assert!(now_at != slot && rewrite.is_some());
+    }
+}
+
 #[test]
 fn what_an_operator_drains_keeps_its_sessions_for_the_overlap_whatever_the_config_says() {
     let mut bed = StickyBed::new(5);

@@ -195,8 +195,9 @@ impl RingHistory {
             Some((Arc::new(recipe.table()?), since))
         });
         self.generations = made.collect();
-        for (_, retired) in self.generations.iter_mut().skip(1) {
-            retired.get_or_insert(Since::at(now));
+        for (at, (_, retired)) in self.generations.iter_mut().enumerate() {
+            // The first one is the present one, if only because that one could not be made again.
+            *retired = (at > 0).then(|| retired.unwrap_or(Since::at(now)));
         }
         self.changes += 1;
         self.forget_old(rules, now, points_max)

@@ -8,7 +8,10 @@
     reason = "tables are shared as immutable values of snapshots; no request clones or drops one"
 )]
 
+use std::hash::BuildHasher;
 use std::sync::{Arc, Weak};
+
+use rustc_hash::FxBuildHasher;
 
 use crate::maglev::Maglev;
 use crate::plan::{EndpointSpec, Policy};
@@ -18,7 +21,8 @@ use crate::time::stored;
 /// All tables that some plan has.
 #[derive(Debug, Default)]
 pub struct Tables {
-    known: Vec<Weak<Shared>>,
+    /// By a digest of shape and members.
+    known: Vec<(u64, Weak<Shared>)>,
 }
 
 #[derive(Debug)]
@@ -28,7 +32,7 @@ struct Shared {
     owners: Owners,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Shape {
     Ring { virtual_nodes: u32 },
     Maglev { rows: u32 },
@@ -90,17 +94,19 @@ impl Tables {
     }
 
     fn shared(&mut self, shape: Shape, members: Vec<Member>) -> Arc<Shared> {
+        let digest = FxBuildHasher.hash_one((shape, &members));
         let same = |shared: &Arc<Shared>| shared.shape == shape && shared.members == members;
-        if let Some(shared) = self.known.iter().filter_map(Weak::upgrade).find(same) {
+        let alike = self.known.iter().filter(|(known, _)| *known == digest);
+        if let Some(shared) = alike.filter_map(|(_, shared)| shared.upgrade()).find(same) {
             return shared;
         }
-        self.known.retain(|shared| shared.strong_count() > 0);
+        self.known.retain(|(_, shared)| shared.strong_count() > 0);
         let owners = match shape {
             Shape::Ring { virtual_nodes } => Owners::Ring(Ring::new(&members, virtual_nodes)),
             Shape::Maglev { rows } => Owners::Maglev(Maglev::new(&members, rows)),
         };
         let shared = Arc::new(Shared { shape, members, owners });
-        self.known.push(Arc::downgrade(&shared));
+        self.known.push((digest, Arc::downgrade(&shared)));
         shared
     }
 }
@@ -173,7 +179,7 @@ mod tests {
         let two_levels = specs(2).into_iter().zip(0..);
         let two_levels = two_levels.map(|(spec, priority)| EndpointSpec { priority, ..spec }).collect();
         assert_eq!(plan(&mut tables, RING, two_levels).tables.len(), 2);
-        assert_eq!(tables.known.iter().filter(|shared| shared.strong_count() > 0).count(), 1);
+        assert_eq!(tables.known.iter().filter(|(_, shared)| shared.strong_count() > 0).count(), 1);
         assert!(tables.known.len() <= 3, "what no plan has is let go");
     }
 }

@@ -89,6 +89,10 @@ impl Bequest {
         } else if sessions::is_bequest(&text) {
             if self.sessions.len() < sessions::MESSAGES_MAX {
                 self.sessions.push(text);
+            } else {
+                oplog::warn(
+                    "the predecessor tells more of sticky sessions than is kept: some go by the present ring",
+                );
             }
         } else if let Some(address) = text.strip_prefix("admin ") {
             self.admin = Some((address.to_owned(), fds.pop().ok_or_else(mismatch)?));

@@ -92,7 +92,7 @@ impl Request {
 
     /// Whether its method asks for no change (RFC 9110 §9.2.1), so that it may arrive twice.
     pub(crate) fn is_safe(&self) -> bool {
-        matches!(self.method, Method::Get | Method::Head | Method::Options | Method::Trace)
+        matches!(self.method, Method::Get | Method::Head | Method::Options)
     }
 
     fn has_header(&self, wanted: &str) -> bool {

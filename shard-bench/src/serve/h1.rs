@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use http_wire::fields::FieldId;
 use http_wire::h1::{BodyDecoder, Decoded, HeadLimits, Persistence, RequestMeta, parse_request};
 use http_wire::head::{BodyLength, Method, RequestHead, Scheme};
 
@@ -194,6 +195,10 @@ impl Requests {
             out.extend_from_slice(&answer);
             self.is_over = self.is_last;
         } else {
+            // The last head that was read is this one, or has the same bytes.
+            if self.head.fields.contains(FieldId::Expect) {
+                out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+            }
             self.body = Some(Box::new(decoder));
             self.held = Some(answer);
         }

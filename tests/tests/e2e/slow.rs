@@ -126,10 +126,10 @@ fn c26_a_body_that_dribbles() {
     client.send_paced(&[b"x".as_slice(); 15], Duration::from_millis(100));
     assert_eq!(client.response("POST").status, 408);
     wait_too_slow(&proxy, 1.0);
-    // Fast enough for two windows and the rest of one.
+    // Four times as fast as it has to be.
     let mut client = proxy.connect();
-    client.send("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 500\r\n\r\n");
-    let block = [b'x'; 50];
+    client.send("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 1000\r\n\r\n");
+    let block = [b'x'; 100];
     client.send_paced(&[block.as_slice(); 10], Duration::from_millis(250));
     assert_eq!(client.response("POST").status, 200);
     wait_too_slow(&proxy, 1.0);

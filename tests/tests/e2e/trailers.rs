@@ -71,18 +71,26 @@ fn c12_h2_to_h2_they_pass_both_ways() {
 
 #[test]
 fn c12_h2_origin_with_headers_and_trailers_only() {
-    let origin = H2Origin::start(|_request, mut respond| async move {
-        let mut stream = respond.send_response(http::Response::new(()), false)?;
+    // Behind a body of no bytes, too, whose length is known before.
+    let origin = H2Origin::start(|request, mut respond| async move {
+        let mut head = http::Response::new(());
+        if request.uri().path() == "/length" {
+            head.headers_mut().insert("content-length", http::HeaderValue::from(0));
+        }
+        let mut stream = respond.send_response(head, false)?;
         stream.send_trailers(checksum())
     });
     let proxy = Proxy::start(Config::to_h2(origin.address()));
-    let response = block_on(async {
-        let mut client = H2Client::connect(proxy.address()).await;
-        client.get("a.example", "/").await.expect("an answer")
-    });
-    assert_eq!((response.status, response.body.len(), response.trailer("x-sum")), (200, 0, Some("abc")));
-    let response = proxy.get("/");
-    assert_eq!((response.status, response.body.len(), response.complete), (200, 0, true));
+    for target in ["/", "/length"] {
+        let response = block_on(async {
+            let mut client = H2Client::connect(proxy.address()).await;
+            client.get("a.example", target).await.expect("an answer")
+        });
+        let seen = (response.status, response.body.len(), response.trailer("x-sum"));
+        assert_eq!(seen, (200, 0, Some("abc")), "{target}");
+        let response = proxy.get(target);
+        assert_eq!((response.status, response.body.len(), response.complete), (200, 0, true), "{target}");
+    }
 }
 
 #[test]

@@ -378,14 +378,16 @@ impl<'a> Exchange<'a> {
                 .map_err(|_unfit| SideError::NotWritable)?;
         }
         let length = u64::try_from(reply.body.len()).unwrap_or(u64::MAX);
-        let body = if self.request.response.fields.contains(FieldId::GrpcStatus) {
+        let (body, declared) = if self.request.response.fields.contains(FieldId::GrpcStatus) {
             self.outcome.grpc_status = Some(reply.reason.grpc_status().number());
-            BodyLength::Empty
+            (BodyLength::Empty, None)
+        } else if length == 0 {
+            (BodyLength::Empty, Some(0).filter(|_| self.request.response.status != 304))
         } else {
-            BodyLength::Exact(length)
+            (BodyLength::Exact(length), None)
         };
         let persistence = self.persistence_after();
-        let next = self.send_head(body, None, persistence)?;
+        let next = self.send_head(body, declared, persistence)?;
         let sends_body =
             self.request.head.method != Method::Head && !reply.body.is_empty() && body != BodyLength::Empty;
         let end = if sends_body && !matches!(self.request.response.status, 204 | 304) {

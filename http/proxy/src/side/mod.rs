@@ -209,8 +209,8 @@ impl Side {
     }
 }
 
-/// What follows a response head over HTTP/2, and the length that it announces (RFC 9110 §6.4.1, §8.6). Where nothing
-/// follows the stream ends with the head, whatever the length of nothing is called.
+/// What follows a response head over HTTP/2, and the length that it announces (RFC 9110 §6.4.1, §8.6). A body of no bytes
+/// does not end the stream: trailers may come.
 fn plan_h2_response(head: &ResponseHead, framing: ResponseFraming) -> (BodyLength, Option<u64>) {
     if head.is_interim() {
         return (framing.body, None);
@@ -223,9 +223,5 @@ fn plan_h2_response(head: &ResponseHead, framing: ResponseFraming) -> (BodyLengt
         let made = framing.body.exact().filter(|_| head.status != 304);
         return (BodyLength::Empty, framing.declared_length.or(made));
     }
-    match framing.body {
-        BodyLength::Exact(0) => (BodyLength::Empty, Some(0)),
-        BodyLength::Exact(bytes) => (framing.body, Some(bytes)),
-        body => (body, framing.declared_length),
-    }
+    (framing.body, framing.body.exact().or(framing.declared_length))
 }

@@ -20,7 +20,7 @@ pub(super) struct Rings {
     pub(super) now: Duration,
     clusters: FxHashMap<String, Remembered>,
     /// What the names of clusters stand for now, with sessions or without.
-    found: FxHashMap<String, Vec<Peer>>,
+    found: FxHashMap<String, Vec<Present>>,
     /// Since the last [`Rings::take_dropped`], by cluster.
     dropped: BTreeMap<String, Dropped>,
     /// Of a predecessor, until the first config has taken what it has clusters for.
@@ -32,7 +32,7 @@ struct Remembered {
     history: RingHistory,
     rules: StickyRules,
     /// Those that the config names by address.
-    own: Vec<Peer>,
+    own: Vec<Present>,
     /// Those that are neither in the config nor found now.
     gone: Vec<(Home, EndpointId, Since)>,
     /// Asked for since the last [`Rings::retire_unused`].
@@ -50,7 +50,7 @@ pub struct Home {
 
 /// An endpoint of a cluster now.
 #[derive(Clone, Debug)]
-pub(super) struct Peer {
+pub(super) struct Present {
     pub(super) home: Home,
     pub(super) id: EndpointId,
     /// None: it gets no new sessions.
@@ -94,7 +94,7 @@ impl Rings {
         let heritage = |(cluster, known): (&String, &Remembered)| {
             let found = self.found.get(cluster);
             let present = known.own.iter().chain(found.into_iter().flatten());
-            let present = present.map(|peer| (peer.home.clone(), None));
+            let present = present.map(|endpoint| (endpoint.home.clone(), None));
             let gone = known.gone.iter().map(|(home, _, since)| (home.clone(), Some(since.age(self.now))));
             let heritage =
                 Heritage { rings: known.history.recipes(self.now), homes: present.chain(gone).collect() };
@@ -109,7 +109,7 @@ impl Rings {
         &mut self,
         cluster: &str,
         rules: &StickyRules,
-        (by, own): (By, Vec<Peer>),
+        (by, own): (By, Vec<Present>),
     ) -> (Vec<Generation>, Vec<Gone>) {
         let room = self.room(cluster);
         let known = self.clusters.entry(cluster.to_owned()).or_default();
@@ -136,7 +136,7 @@ impl Rings {
 
     /// Takes note of what the names of a cluster stand for, and returns its rings, the current one first; none without
     /// sessions. Nothing at all changes no ring: there is nobody to go to.
-    pub(super) fn found(&mut self, cluster: &str, found: Vec<Peer>) -> Vec<Generation> {
+    pub(super) fn found(&mut self, cluster: &str, found: Vec<Present>) -> Vec<Generation> {
         let before = if found.is_empty() {
             self.found.remove(cluster)
         } else {
@@ -154,7 +154,7 @@ impl Rings {
     /// Whether the names of a cluster stand for something that takes new sessions.
     fn is_found(&self, cluster: &str) -> bool {
         let mut found = self.found.get(cluster).into_iter().flatten();
-        found.any(|peer| peer.weight.is_some())
+        found.any(|endpoint| endpoint.weight.is_some())
     }
 
     fn push(&mut self, cluster: &str, by: By) {
@@ -163,8 +163,9 @@ impl Rings {
         let found = self.found.get(cluster).filter(|_| by == By::Name);
         let mut seen = FxHashSet::default();
         let all = known.own.iter().chain(found.into_iter().flatten());
-        let members = all.filter(|peer| seen.insert(peer.id));
-        let members = members.filter_map(|peer| Some(Member { id: peer.id, weight: peer.weight? }));
+        let members = all.filter(|endpoint| seen.insert(endpoint.id));
+        let members =
+            members.filter_map(|endpoint| Some(Member { id: endpoint.id, weight: endpoint.weight? }));
         let dropped = known.history.push(&known.rules, members.collect(), self.now, room);
         note_dropped(&mut self.dropped, cluster, dropped);
     }
@@ -177,22 +178,22 @@ impl Rings {
     }
 
     /// Notes which of those before are gone, and forgets the gone that are back, or have no sessions any more.
-    fn settle(&mut self, cluster: &str, before: Vec<Peer>) {
+    fn settle(&mut self, cluster: &str, before: Vec<Present>) {
         let now = self.now;
         let Some(Remembered { history, rules, own, gone, .. }) = self.clusters.get_mut(cluster) else {
             return;
         };
         let found = self.found.get(cluster);
         let present: FxHashSet<EndpointId> =
-            own.iter().chain(found.into_iter().flatten()).map(|peer| peer.id).collect();
+            own.iter().chain(found.into_iter().flatten()).map(|endpoint| endpoint.id).collect();
         gone.retain(|(_, id, since)| {
             !present.contains(id) && since.age(now) < rules.overlap && history.has(*id)
         });
         let known: FxHashSet<EndpointId> = gone.iter().map(|(_, id, _)| *id).collect();
-        let left = before
-            .into_iter()
-            .filter(|peer| !present.contains(&peer.id) && !known.contains(&peer.id) && history.has(peer.id));
-        gone.extend(left.map(|peer| (peer.home, peer.id, Since::at(now))));
+        let left = before.into_iter().filter(|endpoint| {
+            !present.contains(&endpoint.id) && !known.contains(&endpoint.id) && history.has(endpoint.id)
+        });
+        gone.extend(left.map(|endpoint| (endpoint.home, endpoint.id, Since::at(now))));
     }
 
     /// Forgets the clusters that nobody asked for since the last call.
@@ -241,14 +242,14 @@ mod tests {
         cluster: &str,
         ports: std::ops::RangeInclusive<u16>,
     ) -> (Vec<Generation>, Vec<SocketAddr>) {
-        let (generations, gone) = rings.of(cluster, &RULES, (By::Address, ports.map(peer).collect()));
+        let (generations, gone) = rings.of(cluster, &RULES, (By::Address, ports.map(present).collect()));
         (generations, gone.into_iter().map(|(home, _)| home.address).collect())
     }
 
-    fn peer(port: u16) -> Peer {
+    fn present(port: u16) -> Present {
         let address = SocketAddr::from(([10, 0, 0, 1], port));
         let home = Home { address, hostname: None, series: None };
-        Peer { id: home.id(), home, weight: Some(1) }
+        Present { id: home.id(), home, weight: Some(1) }
     }
 
     #[test]
@@ -290,27 +291,27 @@ mod tests {
     #[test]
     fn names_bring_members_and_there_is_no_ring_before() {
         let mut rings = Rings::default();
-        let asked = |rings: &mut Rings| rings.of("a", &RULES, (By::Name, vec![peer(1)])).0;
+        let asked = |rings: &mut Rings| rings.of("a", &RULES, (By::Name, vec![present(1)])).0;
         let version = |list: &[Generation]| list.first().map(Generation::version);
         let of = |ports: &[u16]| {
-            let members = ports.iter().map(|port| Member { id: peer(*port).id, weight: 1 });
+            let members = ports.iter().map(|port| Member { id: present(*port).id, weight: 1 });
             let members: Vec<_> = members.collect();
             Some(http_balance::ring::Ring::new(&members, RULES.virtual_nodes).version())
         };
         assert_eq!(version(&asked(&mut rings)), None);
-        assert_eq!(version(&rings.found("a", vec![peer(2), peer(1)])), of(&[1, 2]), "each one once");
+        assert_eq!(version(&rings.found("a", vec![present(2), present(1)])), of(&[1, 2]), "each one once");
         assert_eq!(version(&asked(&mut rings)), of(&[1, 2]), "the next config");
         rings.now += Duration::from_secs(1);
-        let list = rings.found("a", vec![peer(3)]);
+        let list = rings.found("a", vec![present(3)]);
         assert_eq!((version(&list), list.len()), (of(&[1, 3]), 2));
         let gone = |rings: &mut Rings| -> Vec<u16> {
-            let (_, gone) = rings.of("a", &RULES, (By::Name, vec![peer(1)]));
+            let (_, gone) = rings.of("a", &RULES, (By::Name, vec![present(1)]));
             gone.into_iter().map(|(home, _)| home.address.port()).collect()
         };
         assert_eq!(gone(&mut rings), [2], "what the name no longer stands for has sessions");
         assert_eq!(version(&rings.found("a", Vec::new())), of(&[1, 3]), "no answer moves nobody");
         assert_eq!(gone(&mut rings), [2, 3]);
-        assert_eq!(rings.found("plain", vec![peer(1)]).len(), 0);
+        assert_eq!(rings.found("plain", vec![present(1)]).len(), 0);
     }
 
     #[test]
@@ -327,7 +328,7 @@ mod tests {
         let mut heir = Rings::default();
         heir.inherit(heritage.into_iter());
         // Another config than the predecessor's: its current ring retires, too.
-        let (of_heir, gone) = heir.of("a", &RULES, (By::Address, [2, 4].map(peer).into()));
+        let (of_heir, gone) = heir.of("a", &RULES, (By::Address, [2, 4].map(present).into()));
         let gone: Vec<_> = gone.iter().map(|(home, until)| (home.address.port(), until.as_secs())).collect();
         assert_eq!(gone, [(1, 100), (3, 60)]);
         let until: Vec<_> = of_heir.iter().map(|generation| generation.valid_until).collect();
@@ -345,8 +346,8 @@ mod tests {
         let mut rings = Rings::default();
         let large = StickyRules { overlap: RULES.overlap, virtual_nodes: 500 };
         let mut ask = |cluster: &str, first: u32| {
-            let peer = |n| Peer { id: EndpointId(u64::from(first + n)), ..peer(1) };
-            rings.of(cluster, &large, (By::Address, (0..10_000).map(peer).collect())).0.len()
+            let numbered = |n| Present { id: EndpointId(u64::from(first + n)), ..present(1) };
+            rings.of(cluster, &large, (By::Address, (0..10_000).map(numbered).collect())).0.len()
         };
         // 5 million points each.
         let kept: Vec<_> = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1), ("b", 2), ("b", 3)]

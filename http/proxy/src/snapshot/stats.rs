@@ -16,7 +16,7 @@ use http_balance::tables::Tables;
 use rustc_hash::FxHashMap;
 
 use super::model::{EndpointConfig, EndpointRole, LogSink, StatId};
-use super::rings::{By, Heritage, Home, Peer, Rings};
+use super::rings::{By, Heritage, Home, Present, Rings};
 use crate::record::TABLE_SIZES_MAX;
 
 /// What a series is about; ids of different families are unrelated.
@@ -177,7 +177,7 @@ impl StatRegistry {
         rules: &StickyRules,
         (by, own): (By, &[EndpointConfig]),
     ) -> (Vec<Generation>, Vec<(EndpointConfig, Duration)>) {
-        let own = own.iter().map(|endpoint| peer(endpoint, None)).collect();
+        let own = own.iter().map(|endpoint| present(endpoint, None)).collect();
         let (rings, gone) = self.rings.of(cluster, rules, (by, own));
         let departed = gone.into_iter().map(|(Home { address, hostname, series }, until)| {
             let series = series.unwrap_or_else(|| address.to_string());
@@ -194,7 +194,7 @@ impl StatRegistry {
         self.at(now);
         let prefix = Self::endpoint_name(cluster, &"");
         let series = |stat| self.name(StatFamily::Endpoint, stat)?.strip_prefix(&prefix).map(str::to_owned);
-        let found = found.iter().map(|endpoint| peer(endpoint, series(endpoint.stat))).collect();
+        let found = found.iter().map(|endpoint| present(endpoint, series(endpoint.stat))).collect();
         self.rings.found(cluster, found)
     }
 
@@ -262,10 +262,10 @@ impl StatRegistry {
 }
 
 /// An endpoint as the rings see it; without a series of its own name it is counted by its address.
-fn peer(endpoint: &EndpointConfig, series: Option<String>) -> Peer {
+fn present(endpoint: &EndpointConfig, series: Option<String>) -> Present {
     let home = Home { address: endpoint.address, hostname: endpoint.hostname.clone(), series };
     let serves = endpoint.role.standing == Standing::Serving;
-    Peer { home, id: endpoint.id(), weight: serves.then_some(endpoint.weight) }
+    Present { home, id: endpoint.id(), weight: serves.then_some(endpoint.weight) }
 }
 
 impl Family {
