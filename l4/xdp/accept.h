@@ -120,9 +120,13 @@ static __always_inline __u32 tcp_at(const struct packet *p)
 	return (p->l2_bytes > sizeof(struct ethhdr) ? 18 : 14) + (p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
 }
 
+// Bytes each way by which a connection in TIME_WAIT may be ahead of a late copy of its first ACK.
+#define LATE_BYTES_MAX (1u << 28)
+
 // Whether a socket stands in the place of the connection that a cookie stands for, and is to make room. One in TIME_WAIT
-// whose numbers go on from those of the packet is the connection itself, which has been and gone: the packet is a late copy,
-// and what it asks for must not be done twice.
+// whose numbers go on from those of the packet, by LATE_BYTES_MAX at most, is the connection itself, which has been and gone:
+// the packet is a late copy, and what it asks for must not be done twice. A client that begins anew at a number of chance is
+// taken for that one time in 256: its cookie and its own number both have to fall there.
 static __always_inline int is_in_the_way(struct bpf_sock *sk, const struct tcphdr *tcp)
 {
 	if (sk->state == BPF_TCP_NEW_SYN_RECV)
@@ -130,9 +134,9 @@ static __always_inline int is_in_the_way(struct bpf_sock *sk, const struct tcphd
 	struct tcp_timewait_sock *old = sk->state == BPF_TCP_TIME_WAIT ? bpf_skc_to_tcp_timewait_sock(sk) : 0;
 	if (!old)
 		return 0;
-	__s32 received = old->tw_sk.__tw_common.skc_tw_rcv_nxt - bpf_ntohl(tcp->seq);
-	__s32 sent = old->tw_sk.__tw_common.skc_tw_snd_nxt - bpf_ntohl(tcp->ack_seq);
-	return received < 0 || sent < 0;
+	__u32 received = old->tw_sk.__tw_common.skc_tw_rcv_nxt - bpf_ntohl(tcp->seq);
+	__u32 sent = old->tw_sk.__tw_common.skc_tw_snd_nxt - bpf_ntohl(tcp->ack_seq);
+	return received >= LATE_BYTES_MAX || sent >= LATE_BYTES_MAX;
 }
 
 // Whether a packet brings one of our cookies back to a listener here; if so, the stack is told in front of the frame.
