@@ -407,7 +407,10 @@ fn as_h2(request: &[u8]) -> Option<(FieldLines, Vec<u8>)> {
             "host" if host.is_some() => return None,
             "host" => host = Some(value.to_owned()),
             "connection" if value.eq_ignore_ascii_case("close") => {}
-            "content-length" => length = value.parse().ok()?,
+            "content-length" => {
+                length = value.parse().ok()?;
+                fields.push((name, value.to_owned()));
+            }
             "connection" | "transfer-encoding" | "upgrade" | "expect" | "te" | "keep-alive"
             | "proxy-connection" => {
                 return None;
