@@ -97,14 +97,18 @@ impl Lab {
         [&self.router].into_iter().chain(self.leaves())
     }
 
-    /// One link between a host and the router.
+    /// One link between a host and the router. Each end knows the other's link address from the start: looked up, a
+    /// lost question takes a second, in which the kernel drops the oldest of the packets that wait.
     fn join(&self, host: &Host) {
         let (net, number, far) = (host.net, host.number, host.router_end());
+        let link = |end: u8| format!("02:00:00:{net:02x}:{number:02x}:{end:02x}");
+        let (near_link, far_link) = (link(2), link(1));
         let mtu = if net == 1 { 1500 } else { 1600 };
         ip(
             None,
             &format!(
-                "link add e0 mtu {mtu} netns {} type veth peer name {far} mtu {mtu} netns {}\n",
+                "link add e0 address {near_link} mtu {mtu} netns {} type veth \
+                 peer name {far} address {far_link} mtu {mtu} netns {}\n",
                 host.space, self.router.space
             ),
         );
@@ -112,7 +116,9 @@ impl Lab {
             Some(&self.router),
             &format!(
                 "addr add 10.{net}.{number}.1/24 dev {far}\naddr add fd00:{net}:{number}::1/64 dev {far} nodad\n\
-                 link set lo up\nlink set {far} up\n"
+                 link set lo up\nlink set {far} up\n\
+                 neigh replace 10.{net}.{number}.2 lladdr {near_link} dev {far} nud permanent\n\
+                 neigh replace fd00:{net}:{number}::2 lladdr {near_link} dev {far} nud permanent\n"
             ),
         );
         host.sysctl("net/ipv6/conf/all/accept_dad", "0");
@@ -121,7 +127,9 @@ impl Lab {
             &format!(
                 "link set lo up\naddr add 10.{net}.{number}.2/24 dev e0\n\
                  addr add fd00:{net}:{number}::2/64 dev e0 nodad\nlink set e0 up\n\
-                 route add default via 10.{net}.{number}.1\nroute add default via fd00:{net}:{number}::1\n"
+                 route add default via 10.{net}.{number}.1\nroute add default via fd00:{net}:{number}::1\n\
+                 neigh replace 10.{net}.{number}.1 lladdr {far_link} dev e0 nud permanent\n\
+                 neigh replace fd00:{net}:{number}::1 lladdr {far_link} dev e0 nud permanent\n"
             ),
         );
         for (space, interface) in [(host, "e0"), (&self.router, far.as_str())] {
