@@ -89,7 +89,7 @@ pub(crate) fn wake_all() {
     EXEC.with(|exec| exec.tasks.borrow().iter().flatten().for_each(Task::schedule));
 }
 
-/// Lets every other ready task run once before the caller goes on.
+/// Lets every other ready task run once before the caller goes on, in the same turn.
 pub async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {
@@ -124,14 +124,20 @@ pub async fn next_turn() {
         if std::mem::replace(&mut waited, true) {
             return Poll::Ready(());
         }
-        EXEC.with(|exec| exec.next.borrow_mut().push(cx.waker().clone()));
+        wake_next_turn(cx);
         Poll::Pending
     })
     .await;
 }
 
+/// [`next_turn`] for hand-written futures: has the task polled in the next turn. One that wakes itself is polled again in
+/// this one, before the kernel is asked for what others have sent.
+pub fn wake_next_turn(cx: &Context<'_>) {
+    EXEC.with(|exec| exec.next.borrow_mut().push(cx.waker().clone()));
+}
+
 /// Number of this thread's turn.
-pub(crate) fn turn() -> u64 {
+pub fn turn() -> u64 {
     EXEC.with(|exec| exec.turn.get())
 }
 

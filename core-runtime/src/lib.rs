@@ -26,4 +26,4 @@ mod sys;
 mod task_waker;
 pub mod timer;
 
-pub use exec::{next_turn, poll_turn_end, spawn, turn_end, yield_now};
+pub use exec::{next_turn, poll_turn_end, spawn, turn, turn_end, wake_next_turn, yield_now};

@@ -30,7 +30,10 @@ use crate::exchange::Request;
 use crate::transport::Transport;
 
 /// Reads of one turn; what is left comes in the next, behind everybody else.
-const READS_PER_TURN: usize = 4;
+const READS_PER_TURN: u32 = 4;
+/// Streams that a peer opens in one turn: one read can hold several hundred, each with a RST_STREAM behind it
+/// (CVE-2023-44487). What is left comes in the next turn.
+pub(crate) const STREAMS_PER_TURN: u32 = 64;
 /// Response heads kept for the next ones.
 const SPARE_HEADS_MAX: usize = 32;
 
@@ -57,7 +60,7 @@ pub(crate) struct Link(RefCell<State>);
 
 struct State {
     transport: Option<Transport>,
-    /// Bytes read before h2 took over.
+    /// Bytes that were read and are still to be taken: from before h2 took over, or beyond what a turn may open.
     early: Option<Buf>,
     codec: Connection<Inbox>,
     arrived: Vec<Arrival>,
@@ -67,6 +70,27 @@ struct State {
     is_task_woken: bool,
     /// The last read filled its buffer.
     reads_bulk: bool,
+    share: Share,
+}
+
+/// What a connection may still do in a turn, however often its task is polled in it.
+#[derive(Clone, Copy, Default)]
+struct Share {
+    turn: u64,
+    reads_left: u32,
+    /// Streams that the peer may have opened by the end of the turn.
+    opened_max: u64,
+}
+
+impl Share {
+    fn of_turn(&mut self, opened: u64) -> &mut Self {
+        let turn = core_runtime::turn();
+        if self.turn != turn {
+            let opened_max = opened + u64::from(STREAMS_PER_TURN);
+            *self = Self { turn, reads_left: READS_PER_TURN, opened_max };
+        }
+        self
+    }
 }
 
 impl std::fmt::Debug for Link {
@@ -134,6 +158,7 @@ impl Link {
             task: None,
             is_task_woken: false,
             reads_bulk: false,
+            share: Share::default(),
         })))
     }
 
@@ -336,14 +361,15 @@ impl State {
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>, core: Option<&Core>) -> Poll<LinkEnd> {
-        let Self { transport, early, codec, arrived, spare_heads, reads_bulk, .. } = self;
+        let Self { transport, early, codec, arrived, spare_heads, reads_bulk, share, .. } = self;
         let Some(transport) = transport else { return Poll::Ready(LinkEnd::Closed) };
-        for _ in 0..READS_PER_TURN {
+        let share = share.of_turn(codec.streams_opened());
+        while share.reads_left > 0 {
             // Answers to what is read need room.
             if codec.is_congested() {
                 return Poll::Pending;
             }
-            let buf = match early.take() {
+            let mut buf = match early.take() {
                 Some(early) => early,
                 None => match ready!(poll_buf(transport, cx, *reads_bulk)) {
                     Ok(buf) => buf,
@@ -353,13 +379,19 @@ impl State {
             if buf.is_empty() {
                 return Poll::Ready(LinkEnd::Closed);
             }
+            share.reads_left -= 1;
             *reads_bulk = buf.len() >= BUF_BYTES;
             let mut sorter = Sorter { core, arrived, spare_heads };
-            if let Err(fault) = codec.receive(buf.filled(), clock::now(), &mut sorter) {
-                return Poll::Ready(LinkEnd::Fault(fault));
+            match codec.receive_until(share.opened_max, buf.filled(), clock::now(), &mut sorter) {
+                Ok(taken) => buf.consume(taken),
+                Err(fault) => return Poll::Ready(LinkEnd::Fault(fault)),
+            }
+            if !buf.is_empty() {
+                *early = Some(buf);
+                share.reads_left = 0;
             }
         }
-        cx.waker().wake_by_ref();
+        core_runtime::wake_next_turn(cx);
         Poll::Pending
     }
 

@@ -71,7 +71,7 @@ impl Flow {
                 return Poll::Ready(Err(Broken::To));
             }
             if self.bytes - bytes_before >= TURN_BYTES_MAX {
-                cx.waker().wake_by_ref();
+                core_runtime::wake_next_turn(cx);
                 return Poll::Pending;
             }
             let taken = match from.poll_readable(cx) {

@@ -11,7 +11,7 @@ use core_runtime::timer::Deadline;
 use http_wire::h2::{Config, Connection, HeadLimits, Role};
 use http_wire::head::{BodyLength, RequestHead, Scheme};
 
-use super::{Inbox, Link};
+use super::{Inbox, Link, STREAMS_PER_TURN};
 use crate::testing::{on_shard, read_up_to, write_all};
 use crate::transport::Transport;
 
@@ -28,9 +28,9 @@ fn roomy_pair(bytes: usize) -> (TcpStream, TcpStream) {
     (registered(here), registered(there))
 }
 
-fn client() -> Connection<Inbox> {
+fn codec(role: Role, streams_max: u32) -> Connection<Inbox> {
     let config = Config {
-        streams_max: 0,
+        streams_max,
         stream_window_bytes: 65_535,
         connection_window_bytes: 65_535,
         frame_bytes_max: 16_384,
@@ -39,11 +39,15 @@ fn client() -> Connection<Inbox> {
         scheme: Scheme::Http,
         budgets: None,
     };
-    Connection::new(Role::Client, config)
+    Connection::new(role, config)
 }
 
 /// SETTINGS with a stream window of 1 MiB, and as much for the connection.
 const ROOMY: &[u8] = b"\0\0\x06\x04\0\0\0\0\0\0\x04\0\x10\0\0\0\0\x04\x08\0\0\0\0\0\0\x10\0\0";
+/// The client's preface and its SETTINGS.
+const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+/// GET http://a/ as indexed and literal fields (RFC 7541 section 6), to be put behind the head of a HEADERS frame.
+const GET: &[u8] = b"\x82\x84\x86\x41\x01a";
 const PING: &[u8] = b"\0\0\x08\x06\0\0\0\0\0abcdefgh";
 const PONG: &[u8] = b"\0\0\x08\x06\x01\0\0\0\0abcdefgh";
 
@@ -52,7 +56,7 @@ const PONG: &[u8] = b"\0\0\x08\x06\x01\0\0\0\0abcdefgh";
 fn reading_goes_on_when_a_full_output_has_left_at_once() {
     on_shard(|| async {
         let (here, there) = roomy_pair(1 << 20);
-        let link = Link::new(Transport::Plain(here), None, client());
+        let link = Link::new(Transport::Plain(here), None, codec(Role::Client, 0));
         write_all(&there, ROOMY).await;
         poll_fn(|cx| {
             assert!(link.poll_io(cx, None).is_pending());
@@ -98,5 +102,44 @@ fn reading_goes_on_when_a_full_output_has_left_at_once() {
         }
         assert!(got.len() > 128 * 1024);
         link.release(key);
+    });
+}
+
+/// A read that holds more streams than a turn may open is taken turn by turn, without another event.
+#[test]
+fn a_turn_opens_some_of_the_streams_that_came_at_once() {
+    on_shard(|| async {
+        let (here, there) = roomy_pair(1 << 16);
+        let link = Link::new(Transport::Plain(here), None, codec(Role::Server, 1000));
+        let mut bytes = BEGINNING.to_vec();
+        for number in 0..300_u32 {
+            bytes.extend_from_slice(&[0, 0, 6, 1, 5]);
+            bytes.extend_from_slice(&(2 * number + 1).to_be_bytes());
+            bytes.extend_from_slice(GET);
+        }
+        write_all(&there, &bytes).await;
+        while !link.has_input() {
+            core_runtime::yield_now().await;
+        }
+        let late = Deadline::new();
+        late.set_after(Duration::from_secs(10));
+        let (mut turn, mut before, mut turns) = (0, 0, 0);
+        poll_fn(|cx| {
+            assert!(late.poll_expired(cx).is_pending(), "{before} streams are open, and nothing follows");
+            assert!(link.poll_io(cx, None).is_pending());
+            // Polled once more, it does nothing more in this turn.
+            assert!(link.poll_io(cx, None).is_pending());
+            if turn == core_runtime::turn() {
+                return Poll::Pending;
+            }
+            turn = core_runtime::turn();
+            let opened = link.look(Connection::streams_opened);
+            assert!(opened - before <= u64::from(STREAMS_PER_TURN), "{before} streams, then {opened}");
+            turns += u32::from(opened > before);
+            before = opened;
+            if opened == 300 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        assert_eq!(turns, 300_u32.div_ceil(STREAMS_PER_TURN));
     });
 }

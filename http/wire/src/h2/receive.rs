@@ -85,6 +85,12 @@ impl Input {
         Ok(after)
     }
 
+    /// Whether `rest` begins with the whole head of a frame of this kind.
+    fn is_before(&self, kind: u8, rest: &[u8]) -> bool {
+        let head = rest.first_chunk().filter(|_| self.head_have == 0);
+        head.is_some_and(|head| FrameHead::read(*head).kind == kind)
+    }
+
     /// The head of the frame that `rest` begins with or goes on with; None: more bytes are needed.
     fn take_head(&mut self, rest: &mut &[u8]) -> Option<FrameHead> {
         if self.head_have == 0
@@ -127,12 +133,28 @@ impl<T> Connection<T> {
         now: Duration,
         events: &mut impl Events<Stream = T>,
     ) -> Result<(), Fault> {
+        self.receive_until(u64::MAX, bytes, now, events).map(drop)
+    }
+
+    /// [`Connection::receive`] that stops before a HEADERS frame once the peer has opened `opened_max` streams since the
+    /// connection began, so that what takes a stream back at once still comes with it. Returns how many of `bytes` it took;
+    /// the rest is to come again. A frame that an earlier call has begun is finished whatever it is.
+    ///
+    /// # Errors
+    /// As [`Connection::receive`].
+    pub fn receive_until(
+        &mut self,
+        opened_max: u64,
+        bytes: &[u8],
+        now: Duration,
+        events: &mut impl Events<Stream = T>,
+    ) -> Result<usize, Fault> {
         if self.is_dead {
-            return Ok(());
+            return Ok(bytes.len());
         }
-        let result = self.receive_frames(bytes, now, events);
+        let result = self.receive_frames(opened_max, bytes, now, events);
         match result {
-            Ok(()) => self.call_line(events),
+            Ok(_taken) => self.call_line(events),
             Err(fault) => self.abort(fault.code),
         }
         result
@@ -140,16 +162,20 @@ impl<T> Connection<T> {
 
     fn receive_frames(
         &mut self,
+        opened_max: u64,
         bytes: &[u8],
         now: Duration,
         events: &mut impl Events<Stream = T>,
-    ) -> Result<(), Fault> {
+    ) -> Result<usize, Fault> {
         let mut rest = if self.input.preface.is_empty() { bytes } else { self.input.skip_preface(bytes)? };
         loop {
             let frame = match self.input.frame {
                 Some(frame) => frame,
                 None => {
-                    let Some(frame) = self.input.take_head(&mut rest) else { return Ok(()) };
+                    if self.streams_opened >= opened_max && self.input.is_before(kind::HEADERS, rest) {
+                        return Ok(bytes.len() - rest.len());
+                    }
+                    let Some(frame) = self.input.take_head(&mut rest) else { return Ok(bytes.len()) };
                     self.check_head(frame)?;
                     self.input.left = frame.len;
                     self.input.frame = Some(frame);
@@ -181,7 +207,7 @@ impl<T> Connection<T> {
                 }
             }
             if !is_whole {
-                return Ok(());
+                return Ok(bytes.len());
             }
             self.input.frame = None;
         }

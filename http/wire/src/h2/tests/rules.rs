@@ -181,6 +181,25 @@ fn streams_beyond_the_limit_are_refused_and_the_table_stays_in_step() {
 }
 
 #[test]
+fn what_opens_too_many_streams_at_once_is_taken_in_parts() {
+    let (mut server, mut log) = server();
+    let bytes: Vec<u8> =
+        (0..6).flat_map(|nth| [headers(2 * nth + 1, true, &GET), reset(2 * nth + 1)].concat()).collect();
+    let both = bytes.len() / 6;
+    // What takes the second stream back comes with it.
+    assert_eq!(server.receive_until(2, &bytes, NOW, &mut log).expect("good"), 2 * both);
+    assert_eq!((server.streams_opened(), log.take().len()), (2, 4));
+    assert_eq!(server.receive_until(2, &bytes[2 * both..], NOW, &mut log).expect("good"), 0);
+    // Cut by the end of the bytes, it takes them all, and the frame that has begun goes on.
+    let (part, rest) = bytes[2 * both..].split_at(both + 3);
+    assert_eq!(server.receive_until(3, part, NOW, &mut log).expect("good"), part.len());
+    assert_eq!(server.receive_until(3, rest, NOW, &mut log).expect("good"), both - 3);
+    assert_eq!((server.streams_opened(), log.take().len()), (4, 4));
+    assert_eq!(server.receive_until(9, &rest[both - 3..], NOW, &mut log).expect("good"), 2 * both);
+    assert_eq!((server.streams_opened(), log.take().len()), (6, 4));
+}
+
+#[test]
 fn what_a_peer_provokes_is_paid_from_its_budget() {
     // Each frame makes us reset the stream (CVE-2025-8671).
     let (mut server, mut log) = server();
