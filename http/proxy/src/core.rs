@@ -62,6 +62,8 @@ const LIMITED_CLIENTS_MAX: NonZeroU32 = NonZeroU32::new(65_536).expect("not zero
 
 /// Messages of TLS handshakes that one turn takes: a turn under 1 ms at 100 to 200 µs for a signature.
 const HANDSHAKES_PER_TURN_MAX: usize = 4;
+/// Requests of one turn that are not the first ones of their HTTP/1 connections in it.
+pub(crate) const PIPELINED_PER_TURN_MAX: usize = 16;
 
 /// How long an idle connection outlives its listener, and over which time such ends are spread.
 const LEAVE_AFTER: Duration = Duration::from_millis(500);
@@ -80,6 +82,8 @@ pub struct Core {
     pub(crate) limiter: RefCell<ClientLimiter>,
     /// A flood of handshakes must not make long turns.
     pub(crate) handshakes: TurnGate,
+    /// Nor must a flood of requests that are answered at once.
+    pub(crate) pipelined: TurnGate,
     rng: RefCell<Rng>,
     /// How busy the reactor is.
     strain: Cell<CoreStrain>,
@@ -131,6 +135,7 @@ impl Core {
             stats: RefCell::new(stats),
             limiter: RefCell::new(ClientLimiter::new(LIMITED_CLIENTS_MAX, limiter_seed)),
             handshakes: TurnGate::new(HANDSHAKES_PER_TURN_MAX),
+            pipelined: TurnGate::new(PIPELINED_PER_TURN_MAX),
             rng: RefCell::new(Rng::new(rng_seed)),
             strain: Cell::default(),
             draining: Latch::new(),

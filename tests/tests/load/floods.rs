@@ -88,6 +88,7 @@ fn stand() -> Stand {
     let mut config = Config::with(Cluster::new("small", &[address]))
         .and_cluster(Cluster::new("large", &[address_large]))
         .and_route(Route::prefix("large", "/bytes/").to("large"))
+        .and_route(Route::prefix("own", "/own").direct(410, "gone"))
         .and_listener(Listener { tls: Some(tls), ..Listener::new("tls") });
     config.routes.reverse();
     let proxy = Proxy::start(config);
@@ -290,6 +291,19 @@ fn slow_readers(target: &Target, stop: &AtomicBool) {
     readers.iter().for_each(reset);
 }
 
+/// Requests in a row that the proxy answers itself, hundreds in one read.
+fn pipelined(target: &Target, stop: &AtomicBool) {
+    const REQUEST: &[u8] = b"GET /own HTTP/1.1\r\nHost: a.example\r\n\r\n";
+    let burst = REQUEST.repeat(400);
+    while goes_on(stop) {
+        let Some(mut tcp) = open(target.plain) else { continue };
+        if tcp.write_all(&burst).is_ok() && tcp.shutdown(Shutdown::Write).is_ok() {
+            drop(tcp.read_to_end(&mut Vec::new()));
+        }
+        reset(&tcp);
+    }
+}
+
 /// CVE-2023-44487: streams that are reset as soon as they are open, on a new connection after each GOAWAY.
 fn rapid_reset(target: &Target, stop: &AtomicBool) {
     let mut burst = PREFACE.to_vec();
@@ -366,6 +380,11 @@ fn readers_that_do_not_read() {
 #[test]
 fn rapid_resets() {
     withstand("h2 rapid reset", 2, rapid_reset, 4 << 20);
+}
+
+#[test]
+fn pipelined_requests() {
+    withstand("pipelined requests", 2, pipelined, 4 << 20);
 }
 
 #[test]

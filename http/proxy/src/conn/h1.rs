@@ -50,6 +50,7 @@ pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Re
     let mut patience = Patience { first_byte: config.http.header_timeout, ..Patience::of(config, None) };
     drop(snapshot);
     let mut requests = 0u32;
+    let (mut turn, mut place) = (0, None);
     loop {
         let (mut request, refused) = match next_request(core, &patience, &info, &mut side, &wait).await {
             Ok(request) => (request, None),
@@ -87,6 +88,11 @@ pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Re
         info.live.request_ended();
         match next {
             Next::KeepAlive => {
+                // A read can hold hundreds of requests that wait for no backend.
+                if turn == core_runtime::turn() {
+                    poll_fn(|cx| core.pipelined.poll_enter(cx, &mut place)).await;
+                }
+                turn = core_runtime::turn();
                 let snapshot = core.snapshot_of(info.listener);
                 let Some(config) = snapshot.listener(info.listener) else { return Reason::Draining };
                 patience = Patience::of(config, age_limit);

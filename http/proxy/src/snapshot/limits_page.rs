@@ -219,6 +219,12 @@ fn connection_rows() -> Vec<Row> {
         ),
         fixed("`upgrade_configs` entries", listener::UPGRADES_MAX, "The config is refused.", None),
         fixed(
+            "Pipelined requests that a core answers in one turn of its reactor, beyond the first of each connection",
+            crate::core::PIPELINED_PER_TURN_MAX,
+            "The rest waits its turn, first come first served.",
+            None,
+        ),
+        fixed(
             "Bytes of a message that is left to the reactor when its peer does not take it at once",
             core_runtime::net::POST_BYTES_MAX,
             "Longer ones stay with their exchange. The next message of the connection waits, for `stream_idle_timeout`.",
@@ -261,6 +267,12 @@ fn h2_rows() -> Vec<Row> {
             &h2::SMALL_DATA_FRAMES,
             "GOAWAY ENHANCE_YOUR_CALM.",
             Some(R::H2FloodSmallData),
+        ),
+        fixed(
+            "Streams that a connection opens in one turn of its reactor",
+            crate::link::STREAMS_PER_TURN,
+            "What is behind them is looked at in the next turn.",
+            None,
         ),
     ]
 }
