@@ -1,4 +1,4 @@
-//! Compiles the XDP program wrapped for the bench, and the program that tags links; both are embedded.
+//! Compiles the XDP program wrapped for the bench, and the programs that tag links and lose packets; all are embedded.
 
 use std::env;
 use std::path::PathBuf;
@@ -10,7 +10,12 @@ fn main() -> Result<(), String> {
     println!("cargo::rerun-if-changed={}", sources.display());
     println!("cargo::rerun-if-env-changed=BPF_CLANG");
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    for (own, object) in [("benches/bench.bpf.c", "bench.bpf.o"), ("src/tag.bpf.c", "tag.bpf.o")] {
+    let programs = [
+        ("benches/bench.bpf.c", "bench.bpf.o"),
+        ("src/loss.bpf.c", "loss.bpf.o"),
+        ("src/tag.bpf.c", "tag.bpf.o"),
+    ];
+    for (own, object) in programs {
         let own = here.join(own);
         println!("cargo::rerun-if-changed={}", own.display());
         let status = Command::new(sources.join("build"))

@@ -147,6 +147,7 @@ enum decision {
 	DECISION_COOKIE_FAILED,     // remark: an ACK with our cookie of which no connection came, for want of a listener or else
 	DECISION_COOKIE_DISPLACED,  // passed: an ACK with our cookie, an earlier connection stands in its place and is ended
 	DECISION_QUESTION_CAPPED,   // remark: the previous owner was not asked, because this CPU's questions are used up
+	DECISION_COOKIE_EARLY,      // dropped: a later segment of a connection that its first one, with our cookie, is to make
 	DECISIONS,                  // how many
 };
 
@@ -248,13 +249,20 @@ struct budget {
 	__u32 used;
 };
 
-// Per CPU, the one element of `connecting`: flows whose cookie was taken of late, each the hash's upper half, some bits of
-// the cookie and the tick.
+// Per CPU, the one element of `connecting`: flows whose cookie was taken of late, each the hash's upper half, the upper bits
+// of the cookie and the tick.
 #define CONNECTING_SLOTS 64
-#define CONNECTING_COOKIE_MASK 0xfff
+#define CONNECTING_COOKIE_SHIFT 20
 #define CONNECTING_TICK_BITS 20
 struct connecting {
 	__u64 slots[CONNECTING_SLOTS];
+};
+
+// Per CPU, the one element of `early`: connections whose later segments came before the first one, each as in `connecting`
+// with the tick of the first of them.
+#define EARLY_SLOTS 1024
+struct early {
+	__u64 slots[EARLY_SLOTS];
 };
 
 // Constants of one load of the program (`.rodata`); a replaced program brings its own.

@@ -21,9 +21,10 @@ struct grant {
 // What an ACK is to SYN cookies.
 enum acceptance {
 	NO_COOKIE,
-	COOKIE_GRANTED,  // `assign` is told to make a connection of it
-	COOKIE_AGAIN,    // its connection is being made of the packet before
-	COOKIE_DISPLACES // the same, and `assign` ends an earlier connection first
+	COOKIE_GRANTED,   // `assign` is told to make a connection of it
+	COOKIE_AGAIN,     // its connection is being made of the packet before
+	COOKIE_DISPLACES, // the same, and `assign` ends an earlier connection first
+	COOKIE_LATER      // of an answered tuple, but not the first segment: of a connection, or `is_early`
 };
 
 static __always_inline __u32 tuple_of(const struct packet *p, struct bpf_sock_tuple *tuple)
@@ -52,7 +53,7 @@ static __always_inline __u32 tuple_of(const struct packet *p, struct bpf_sock_tu
 static __always_inline __u64 connecting_word(__u64 hash, __u32 cookie)
 {
 	return (hash >> FLOW_TAG_SHIFT << FLOW_TAG_SHIFT) |
-	       (cookie >> COOKIE_META_BITS & CONNECTING_COOKIE_MASK) << CONNECTING_TICK_BITS |
+	       (cookie >> CONNECTING_COOKIE_SHIFT) << CONNECTING_TICK_BITS |
 	       (now_ticks() & ((1 << CONNECTING_TICK_BITS) - 1));
 }
 
@@ -99,20 +100,28 @@ struct tcp_timewait_sock {
 } __attribute__((preserve_access_index));
 struct tcp_request_sock {
 	__u32 rcv_isn;
+	__u32 snt_isn;
 } __attribute__((preserve_access_index));
 
-// The meta bits of the cookie that a packet brings back; negative if it brings none of ours.
+// What `returned_cookie` says of other packets than those that bring a cookie of ours.
+#define RETURNED_NONE -1
+#define RETURNED_LATER -2 // the bits of the tuple are right, those of the beginning are not
+
+// The meta bits of the cookie that a packet brings back, or one of the above.
 static __always_inline int returned_cookie(const struct packet *p, const struct tcphdr *tcp)
 {
 	if (tcp->doff != 5 || !tcp->ack || tcp->syn || tcp->rst)
-		return -1;
+		return RETURNED_NONE;
 	__u32 cookie = bpf_ntohl(tcp->ack_seq) - 1, first = bpf_ntohl(tcp->seq) - 1;
 	__u32 meta = cookie & ((1 << COOKIE_META_BITS) - 1), now = cookie_period();
 	// A box whose clock is ahead may have made it in the period to come.
 	__u32 age = (now + 1 - meta) & 3;
-	if (age == 3 || cookie != cookie_for(p, first, now + 1 - age, meta))
-		return -1;
-	return meta;
+	if (age == 3)
+		return RETURNED_NONE;
+	__u32 wrong = cookie ^ cookie_of(cookie_hash(p, now + 1 - age, meta), first, meta);
+	if (!wrong)
+		return meta;
+	return wrong & ((1 << COOKIE_BEGINNING_SHIFT) - 1) ? RETURNED_NONE : RETURNED_LATER;
 }
 
 static __always_inline __u32 tcp_at(const struct packet *p)
@@ -151,7 +160,7 @@ __noinline int accept_cookie(struct xdp_md *ctx, const struct packet *p, __u64 h
 		return NO_COOKIE;
 	int meta = returned_cookie(p, tcp);
 	if (meta < 0)
-		return NO_COOKIE;
+		return meta == RETURNED_LATER ? COOKIE_LATER : NO_COOKIE;
 	__u32 cookie = bpf_ntohl(tcp->ack_seq) - 1;
 	if (is_taken(hash, cookie))
 		return COOKIE_AGAIN;
@@ -177,6 +186,69 @@ __noinline int accept_cookie(struct xdp_md *ctx, const struct packet *p, __u64 h
 	if (found == COOKIE_GRANTED)
 		note_connecting(hash, cookie);
 	return found;
+}
+
+// Whether an ACK brings a listener a SYN cookie back that the kernel made itself.
+static __always_inline int is_kernels_cookie(struct xdp_md *ctx, const struct packet *p, struct bpf_sock *listener)
+{
+	__u32 ip_bytes = p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	void *ip = start_of(ctx) + (p->l2_bytes > sizeof(struct ethhdr) ? 18 : 14);
+	struct tcphdr *tcp = ip + ip_bytes;
+	return ip + sizeof(struct ipv6hdr) <= end_of(ctx) && (void *)(tcp + 1) <= end_of(ctx) &&
+	       !bpf_tcp_check_syncookie(listener, ip, ip_bytes, tcp, sizeof(*tcp));
+}
+
+// Seconds for which early segments of a connection are dropped.
+#define EARLY_SECONDS 3
+
+// Whether it is no longer than that since this CPU saw the first early segment of a cookie; there may be none before this. A
+// slot is another one's for as long: with more such connections at a time than slots, some are waited for longer, but none
+// longer than its cookie is good.
+static __always_inline int is_awaited(__u64 hash, __u32 cookie)
+{
+	__u32 zero = 0;
+	struct early *e = bpf_map_lookup_elem(&early, &zero);
+	if (!e)
+		return 0;
+	__u64 now = connecting_word(hash, cookie), slot = e->slots[hash % EARLY_SLOTS];
+	__u32 ticks = (now - slot) & ((1 << CONNECTING_TICK_BITS) - 1);
+	int is_over = ticks >= EARLY_SECONDS * config.window_ticks;
+	if (!((now ^ slot) >> CONNECTING_TICK_BITS))
+		return !is_over;
+	if (is_over)
+		e->slots[hash % EARLY_SLOTS] = now;
+	return 1;
+}
+
+// Whether a segment that returned_cookie takes for a later one came before the connection is made, because the client's ACK
+// and its first segment were lost or are still on their way. The stack, which knows nothing of the handshake, would reset; the
+// client repeats its first segment, which makes the connection. But it may be one whose server has never spoken and
+// crashed: then the reset is due, soon. By the tuple's bits alone a segment may be here once in 2^7 times by chance; what
+// acknowledges the kernel's own number, half-open or its cookie, is the kernel's.
+__noinline int is_early(struct xdp_md *ctx, const struct packet *p, __u64 hash)
+{
+	// The one that makes the connection is on its way to the stack.
+	if (!config.cookies || !p || is_connecting(hash, config.window_ticks >> CONNECTING_POLL_SHIFT))
+		return 0;
+	struct bpf_sock_tuple tuple = {};
+	__u32 size = tuple_of(p, &tuple);
+	struct bpf_sock *sk = bpf_skc_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return 0;
+	int is_unknown = 0;
+	__u32 cookie = 0;
+	struct tcphdr *tcp = start_of(ctx) + tcp_at(p);
+	if ((void *)(tcp + 1) <= end_of(ctx)) {
+		cookie = bpf_ntohl(tcp->ack_seq) - 1;
+		struct tcp_request_sock *half_open =
+			sk->state == BPF_TCP_NEW_SYN_RECV ? bpf_skc_to_tcp_request_sock(sk) : 0;
+		if (half_open)
+			is_unknown = half_open->snt_isn != cookie;
+		else if (sk->state == BPF_TCP_LISTEN)
+			is_unknown = !is_kernels_cookie(ctx, p, sk);
+	}
+	bpf_sk_release(sk);
+	return is_unknown && is_awaited(hash, cookie);
 }
 
 // What the kernel makes a connection of; `struct bpf_tcp_req_attrs` of Linux 6.9, which its headers do not export.

@@ -2,7 +2,18 @@
 // stands in the sequence number of the answer, under a MAC whose key all boxes and proxies share. accept.h is the
 // other half, on the proxy.
 //
-//   cookie = MAC (23 bits) | client's window scale (4) | SACK (1) | MSS class (2) | period (2)
+//   cookie = of the beginning (16 bits) | of the tuple (7) | client's window scale (4) | SACK (1) | MSS class (2) | period (2)
+//            `------------- MAC, 23 bits -----------'
+//
+// One SipHash of tuple, period and the bits below it makes all of the MAC: seven bits of it stand there as they are,
+// and two other parts of it are multiplier and addend of a linear hash of the client's initial sequence number. No
+// connection is made unless all 23 bits are right. A stranger, who sees no answer, cannot do better than to try: whatever
+// number he begins at, the addend alone makes each of the 2^16 values as likely, and the seven bits do not depend on
+// it, so that each packet succeeds once in 2^23 times, and n packets at most n times as often.
+//
+// The seven bits alone show a segment that is of a tuple that was answered, but is not the first one: accept.h. The second
+// part is linear and its multiplier odd, so that it differs for all numbers within 2^16 of each other. That is more than
+// the window that the answer states: what a client sends before it hears of its first segment is never taken for that.
 //
 // Timestamps are not offered. The kernel's own cookies are not used: their key belongs to one kernel.
 #pragma once
@@ -10,6 +21,7 @@
 #include "icmp.h"
 
 #define COOKIE_META_BITS 9
+#define COOKIE_BEGINNING_SHIFT 16
 #define COOKIE_PERIOD_SHIFT 36 // of nanoseconds: 69 s; a cookie is good for one to two of them
 #define COOKIE_NO_SCALE 15
 #define COOKIE_OWN_SCALE 7 // window scale that the answer states
@@ -41,20 +53,19 @@
 		a ^= word;                                                                                             \
 	} while (0)
 
-// The cookie by SipHash-2-4 (Aumasson and Bernstein, 2012). `first` is the client's initial sequence number, `period`
-// when the cookie was made.
-__noinline __u32 cookie_for(const struct packet *p, __u32 first, __u32 period, __u32 meta)
+// What cookies of a tuple are made of, by SipHash-2-4 (Aumasson and Bernstein, 2012) of ports, period, addresses and
+// `meta`. `period` is when the cookie was made.
+__noinline __u64 cookie_hash(const struct packet *p, __u32 period, __u32 meta)
 {
 	if (!p)
 		return 0;
 	__u64 one = config.cookie_key[0], two = config.cookie_key[1];
 	__u64 a = one ^ 0x736f6d6570736575ull, b = two ^ 0x646f72616e646f6dull;
 	__u64 c = one ^ 0x6c7967656e657261ull, d = two ^ 0x7465646279746573ull;
-	SIP_WORD((first | (__u64)period << 32));
-	SIP_WORD((p->ports | (__u64)meta << 32));
-	__u64 bytes = 24;
+	SIP_WORD((p->ports | (__u64)period << 32));
+	__u64 bytes = 18;
 	if (p->v6) {
-		bytes = 48;
+		bytes = 42;
 		SIP_WORD((p->source[0] | (__u64)p->source[1] << 32));
 		SIP_WORD((p->source[2] | (__u64)p->source[3] << 32));
 		SIP_WORD((p->destination[0] | (__u64)p->destination[1] << 32));
@@ -62,11 +73,18 @@ __noinline __u32 cookie_for(const struct packet *p, __u32 first, __u32 period, _
 	} else {
 		SIP_WORD((p->source[0] | (__u64)p->destination[0] << 32));
 	}
-	SIP_WORD((bytes << 56));
+	SIP_WORD((bytes << 56 | meta));
 	c ^= 0xff;
 	for (int i = 0; i < 4; i++)
 		SIP_ROUND(a, b, c, d);
-	return (__u32)(a ^ b ^ c ^ d) << COOKIE_META_BITS | meta;
+	return a ^ b ^ c ^ d;
+}
+
+// The cookie. `first` is the client's initial sequence number; the linear hash has parts of `hash` as multiplier and addend.
+static __always_inline __u32 cookie_of(__u64 hash, __u32 first, __u32 meta)
+{
+	__u32 beginning = ((__u32)hash | 1) * first + (__u32)(hash >> 16);
+	return beginning << COOKIE_BEGINNING_SHIFT | (__u32)(hash >> 57) << COOKIE_META_BITS | meta;
 }
 
 static __always_inline __u32 cookie_period(void)
@@ -160,7 +178,8 @@ __noinline int send_cookie(struct xdp_md *ctx, const struct packet *p)
 	if (offer < 0)
 		return -1;
 	__u32 period = cookie_period();
-	__u32 cookie = cookie_for(p, first, period, offer | (period & 3));
+	__u32 meta = offer | (period & 3);
+	__u32 cookie = cookie_of(cookie_hash(p, period, meta), first, meta);
 	struct l2 kept;
 	__u32 tcp_bytes = sizeof(*tcp) + COOKIE_OPTION_BYTES;
 	int frame = ctx->data_end - ctx->data;

@@ -17,12 +17,7 @@ __noinline int has_socket(struct xdp_md *ctx, const struct packet *p)
 	struct bpf_sock *sk = bpf_skc_lookup_tcp(ctx, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!sk)
 		return 0;
-	int found = sk->state != BPF_TCP_LISTEN;
-	void *data = start_of(ctx), *end = end_of(ctx);
-	void *ip = data + (p->l2_bytes > sizeof(struct ethhdr) ? 18 : 14);
-	__u32 ip_bytes = p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
-	if (!found && p->kind == KIND_FLOW && ip + sizeof(struct ipv6hdr) + sizeof(struct tcphdr) <= end)
-		found = !bpf_tcp_check_syncookie(sk, ip, ip_bytes, ip + ip_bytes, sizeof(struct tcphdr));
+	int found = sk->state != BPF_TCP_LISTEN || (p->kind == KIND_FLOW && is_kernels_cookie(ctx, p, sk));
 	bpf_sk_release(sk);
 	return found;
 }
@@ -86,9 +81,11 @@ __noinline __u32 datagram_chance(__u64 hash, __u32 current, __u32 previous, __u3
 }
 
 // What to do with a packet that belongs to this host by row or by flow: DECISION_RESCUED or DECISION_RETURNED with the
-// other owner in `choice`, or `here`, the decision of a packet that stays.
+// other owner in `choice`; or `here`, the decision of a packet that stays; or, of one that is no first segment of an answered
+// tuple (`later`), DECISION_COOKIE_EARLY if nobody has its connection yet.
 static __always_inline __u32 second_chance(struct xdp_md *ctx, const struct packet *p, const struct vip *vip,
-					   __u64 hash, struct choice *choice, enum arrival arrival, __u32 here)
+					   __u64 hash, struct choice *choice, enum arrival arrival, __u32 here,
+					   int later)
 {
 	int datagram = is_datagram(p, vip);
 	if (!datagram && !is_of_connection(p))
@@ -116,8 +113,12 @@ static __always_inline __u32 second_chance(struct xdp_md *ctx, const struct pack
 	int elsewhere = present && !(present->flags & OWNER_LOCAL);
 	// Nobody else can have it while no change drains, so that the lookup is not paid for.
 	int asked = arrival >= ARRIVED_RESCUED;
-	if (!asked && row.current == row.previous && !elsewhere)
-		return here;
+	if (!asked && row.current == row.previous && !elsewhere) {
+		if (!later)
+			return here;
+		struct packet copy = *p;
+		return is_early(ctx, &copy, hash) ? DECISION_COOKIE_EARLY : here;
+	}
 	struct packet copy = *p;
 	if (has_socket(ctx, &copy) || is_connecting(hash, config.window_ticks))
 		return asked ? DECISION_RESCUE_ARRIVED : here;
@@ -127,6 +128,8 @@ static __always_inline __u32 second_chance(struct xdp_md *ctx, const struct pack
 		count_rescue(vip->id, page->version, 1);
 		return DECISION_RESCUED;
 	}
+	if (later && is_early(ctx, &copy, hash))
+		return DECISION_COOKIE_EARLY;
 	count_rescue(vip->id, page->version, 0);
 	return DECISION_RESET;
 }

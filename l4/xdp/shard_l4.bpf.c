@@ -64,9 +64,10 @@ static __always_inline int keep(struct xdp_md *ctx, const struct packet *p, cons
 				struct choice *choice, enum arrival arrival)
 {
 	__u32 here = arrival == ARRIVED_DIRECT ? DECISION_LOCAL : DECISION_DECAPSULATED;
+	int cookie = NO_COOKIE;
 	if (config.cookies && p->protocol == IPPROTO_TCP && p->kind == KIND_FLOW) {
 		struct packet copy = *p;
-		int cookie = accept_cookie(ctx, &copy, hash, vip->id);
+		cookie = accept_cookie(ctx, &copy, hash, vip->id);
 		if (cookie == COOKIE_GRANTED)
 			return leave(p, hash, vip->id, choice, DECISION_COOKIE_ACCEPTED, XDP_PASS);
 		if (cookie == COOKIE_AGAIN)
@@ -74,7 +75,9 @@ static __always_inline int keep(struct xdp_md *ctx, const struct packet *p, cons
 		if (cookie == COOKIE_DISPLACES)
 			return leave(p, hash, vip->id, choice, DECISION_COOKIE_DISPLACED, XDP_PASS);
 	}
-	__u32 decision = second_chance(ctx, p, vip, hash, choice, arrival, here);
+	__u32 decision = second_chance(ctx, p, vip, hash, choice, arrival, here, cookie == COOKIE_LATER);
+	if (decision == DECISION_COOKIE_EARLY)
+		return leave(p, hash, vip->id, choice, decision, XDP_DROP);
 	if (decision != DECISION_RESCUED && decision != DECISION_RETURNED)
 		return leave(p, hash, vip->id, choice, decision, XDP_PASS);
 	choice->decision = decision;

@@ -175,11 +175,12 @@ pub enum Decision {
     CookieFailed,
     CookieDisplaced,
     QuestionCapped,
+    CookieEarly,
 }
 
 impl Decision {
     /// All decisions, in the order of their numbers.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::NotOurs,
         Self::ForwardFlow,
         Self::ForwardNew,
@@ -210,6 +211,7 @@ impl Decision {
         Self::CookieFailed,
         Self::CookieDisplaced,
         Self::QuestionCapped,
+        Self::CookieEarly,
     ];
 
     /// The word in metrics, traces and documentation.
@@ -246,6 +248,7 @@ impl Decision {
             Self::CookieFailed => "cookie_failed",
             Self::CookieDisplaced => "cookie_displaced",
             Self::QuestionCapped => "question_capped",
+            Self::CookieEarly => "cookie_early",
         }
     }
 }

@@ -4,6 +4,7 @@
 //! Where the kernel refuses BPF the tests are skipped, each with a line on standard error and the count so far.
 
 pub mod frame;
+mod loss;
 pub mod net;
 mod pins;
 pub mod rig;
@@ -16,6 +17,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use frame::{Packet, VLAN};
+pub use loss::Loss;
 pub use pins::Pins;
 pub use rig::Rig;
 pub use tags::Tags;

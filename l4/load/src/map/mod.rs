@@ -46,6 +46,7 @@ pub(crate) const NAMES: &[&str] = &[
     "syn_budgets",
     "questions",
     "connecting",
+    "early",
     "trace",
 ];
 

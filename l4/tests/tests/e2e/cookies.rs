@@ -8,8 +8,8 @@ use std::time::Duration;
 use l4_abi::{Decision, Row, TCP};
 use l4_load::{LoadOptions, Mode};
 use l4_tests::net::{Host, VIP4, VIP6};
-use l4_tests::transfer::finish;
-use l4_tests::{Tags, may_run, note};
+use l4_tests::transfer::{Kind, finish};
+use l4_tests::{Loss, Tags, may_run, note};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::fleet::{Fleet, Role, owner_among, vip};
@@ -86,6 +86,29 @@ fn a_cookie_for_a_port_without_a_listener_is_counted_and_reset() {
     assert!(fleet.at_boxes(Decision::CookieSent) >= 2);
     assert!(fleet.at_proxies(Decision::CookieFailed) >= 2);
     assert_eq!(fleet.at_proxies(Decision::CookieAccepted), 0);
+}
+
+/// The ACK and the first segments of an upload are lost on their way, and those behind them come to a proxy that knows nothing
+/// of the connection: it waits for the first one.
+#[test]
+fn a_connection_outlives_the_loss_of_its_head() {
+    if !may_run("a_connection_outlives_the_loss_of_its_head") {
+        return;
+    }
+    const UPLOADS: usize = 20;
+    for (mode, head_packets) in [(Mode::Native, 2), (Mode::Native, 4), (Mode::Generic, 2)] {
+        let mut fleet = flooded(*b"the fleet's key.", mode);
+        let _loss = Loss::of_heads(&fleet.lab, head_packets);
+        let broken = finish(fleet.start_each(UPLOADS, |_| Kind::Upload));
+        let [early, accepted] =
+            [Decision::CookieEarly, Decision::CookieAccepted].map(|decision| fleet.at_proxies(decision));
+        note(&format!(
+            "{mode:?}: {UPLOADS} uploads without their first {head_packets} packets: {early} segments came early"
+        ));
+        assert_eq!(broken.count, 0, "{broken:?}");
+        assert!(early >= 20, "{early}");
+        assert_eq!(accepted, 20, "each is made once");
+    }
 }
 
 /// Requests right behind the ACK, so that a proxy often gets both in one poll: before it has a socket.

@@ -9,7 +9,7 @@ use std::time::Instant;
 use l4_abi::{Decision, TCP};
 use l4_load::{LoadOptions, Mode};
 use l4_tests::net::{Host, VIP4, VIP6};
-use l4_tests::{Pins, Tags, Tap, may_run, note, tap};
+use l4_tests::{Loss, Pins, Tags, Tap, may_run, note, tap};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::cookies::{PATIENCE, counter, flooded, visit_from};
@@ -220,6 +220,19 @@ fn a_half_open_connection_makes_room() {
     if !may_run("a_half_open_connection_makes_room") {
         return;
     }
+    room_of_half_open(&[(VIP4, 80), (VIP6, 80), (VIP4, GREETER), (VIP6, GREETER)], 0);
+}
+
+/// The same when ACK and first segment are lost: those behind them find the half-open connection, and wait.
+#[test]
+fn a_half_open_connection_makes_room_when_the_head_is_lost() {
+    if !may_run("a_half_open_connection_makes_room_when_the_head_is_lost") {
+        return;
+    }
+    room_of_half_open(&[(VIP4, 80), (VIP6, 80)], 2);
+}
+
+fn room_of_half_open(visits: &[(&'static str, u16)], lost_packets: u32) {
     let pins = Pins::new();
     let mut fleet = Fleet::tuned(3, Mode::Native, Some(pins.path()), |role, options| match role {
         Role::Box => options,
@@ -227,14 +240,14 @@ fn a_half_open_connection_makes_room() {
     });
     greet(&mut fleet);
     answers_of_proxies(&fleet, "add");
-    let visits = [(VIP4, 80), (VIP6, 80), (VIP4, GREETER), (VIP6, GREETER)];
-    let connecting = visits.map(|(address, port)| {
+    let connecting = visits.iter().map(|&(address, port)| {
         let (to, connected) = (SocketAddr::new(vip(address).ip(), port), std::sync::mpsc::channel());
         let thread = fleet.lab.client.spawn(move || {
             connected.0.send(TcpStream::connect_timeout(&to, PATIENCE)).expect("the test waits");
         });
         (thread, connected.1, port)
     });
+    let connecting: Vec<_> = connecting.collect();
     let deadline = Instant::now() + PATIENCE;
     while half_open(&fleet) < visits.len() {
         assert!(Instant::now() < deadline, "no half-open connections");
@@ -246,25 +259,31 @@ fn a_half_open_connection_makes_room() {
         let mut program = load(&options);
         assert!(host.enter(|| attach(&mut program, "e0")).replaced);
     }
+    let _loss = Loss::of_heads(&fleet.lab, lost_packets);
     // What a proxy says to a client that says nothing is lost until then, and repeated.
-    let streams = connecting.map(|(thread, connected, port)| {
+    let streams = connecting.into_iter().map(|(thread, connected, port)| {
         let stream = connected.recv_timeout(PATIENCE).expect("an end").expect("a box answers");
         thread.join().expect("no panic");
         (stream, port)
     });
+    let streams: Vec<_> = streams.collect();
     answers_of_proxies(&fleet, "del");
+    // Of several segments.
+    let request = format!("GET /1000 HTTP/1.1\r\nhost: l4\r\nfiller: {}\r\n\r\n", "-".repeat(6000));
     for (mut stream, port) in streams {
         if port == GREETER {
             greeting(stream).expect("a greeting");
             continue;
         }
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        stream.write_all(b"GET /1000 HTTP/1.1\r\nhost: l4\r\n\r\n").expect("a socket");
+        stream.write_all(request.as_bytes()).expect("a socket");
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).expect("an answer");
         assert!(answer.len() > 1000);
     }
-    assert_eq!(counts(&mut fleet), (4, 4, 4));
+    let made = u64::try_from(visits.len()).expect("few");
+    assert_eq!(counts(&mut fleet), (made, made, made));
+    assert!(lost_packets == 0 || fleet.at_proxies(Decision::CookieEarly) >= made);
 }
 
 /// Lets what proxies answer be lost on the router ("add"), or no more ("del"); what boxes answer is not lost.

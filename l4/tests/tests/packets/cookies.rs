@@ -223,10 +223,17 @@ impl Proxy {
     /// What is decided of a packet that comes straight from its client.
     fn decided(&mut self, packet: &[u8]) -> Decision {
         let outcome = self.rig.run(&incoming(packet, false));
-        assert_eq!(outcome.action, PASS);
         assert_eq!(outcome.counted.len(), 1, "{:?}", outcome.counted);
         assert_eq!(outcome.counted[0].0, LISTENED);
-        outcome.counted[0].1
+        let decision = outcome.counted[0].1;
+        assert_eq!(outcome.action, if decision == Decision::CookieEarly { DROP } else { PASS });
+        decision
+    }
+
+    /// What is due to a packet that acknowledges what is no good cookie.
+    fn due(&self, acknowledged: u32) -> Decision {
+        let is_answered = is_of_tuple(self.client, self.vip, acknowledged, period());
+        if is_answered { Decision::CookieEarly } else { Decision::Local }
     }
 }
 
@@ -246,24 +253,37 @@ fn with_options(mut ip: Vec<u8>) -> Vec<u8> {
     ip
 }
 
-/// The cookie by the standard library's SipHash-2-4.
+/// What cookies of a tuple are made of, by the standard library's SipHash-2-4.
 #[expect(deprecated, reason = "the standard library has SipHash-2-4 under this name only")]
-fn cookie(client: SocketAddr, vip: SocketAddr, first: u32, period: u32, meta: u32) -> u32 {
+fn cookie_hash(client: SocketAddr, vip: SocketAddr, period: u32, meta: u32) -> u64 {
     let [one, two] = cookie_key(&SECRET);
     let mut hasher = std::hash::SipHasher::new_with_keys(one, two);
-    let mut bytes = [first.to_le_bytes(), period.to_le_bytes()].concat();
-    bytes.extend(client.port().to_be_bytes());
-    bytes.extend(vip.port().to_be_bytes());
-    bytes.extend(meta.to_le_bytes());
+    let mut bytes = [client.port().to_be_bytes(), vip.port().to_be_bytes()].concat();
+    bytes.extend(period.to_le_bytes());
     for address in [client.ip(), vip.ip()] {
         match address {
             IpAddr::V4(address) => bytes.extend(address.octets()),
             IpAddr::V6(address) => bytes.extend(address.octets()),
         }
     }
+    bytes.extend(&meta.to_le_bytes()[..2]);
     hasher.write(&bytes);
-    let low = u32::try_from(hasher.finish() & u64::from(u32::MAX)).expect("32 bits");
-    low << 9 | meta
+    hasher.finish()
+}
+
+fn cookie(client: SocketAddr, vip: SocketAddr, first: u32, period: u32, meta: u32) -> u32 {
+    let hash = cookie_hash(client, vip, period, meta);
+    let part = |shift: u32| u32::try_from(hash >> shift & 0xffff).expect("16 bits");
+    let beginning = (part(0) | 1).wrapping_mul(first).wrapping_add(part(16)) & 0xffff;
+    beginning << 16 | part(57) << 9 | meta
+}
+
+/// Whether the lower bits of a cookie, which do not hang on the client's number, are of this tuple and the period that they
+/// name, `now` or one beside it.
+fn is_of_tuple(client: SocketAddr, vip: SocketAddr, cookie: u32, now: u32) -> bool {
+    let meta = cookie & 0x1ff;
+    let period = (now - 1..=now + 1).find(|period| period & 3 == meta & 3);
+    period.is_some_and(|period| cookie_hash(client, vip, period, meta) >> 57 == u64::from(cookie >> 9 & 0x7f))
 }
 
 /// The period of cookies that begins now: 2^36 ns of atomic time.
@@ -320,16 +340,17 @@ fn a_cookie_expires_after_one_to_two_periods() {
             let decided: Vec<_> = (now - 6..=now + 5)
                 .map(|at| {
                     proxy.new_client();
-                    (i64::from(at) - i64::from(now), proxy.decided(&proxy.ack(proxy.cookie(at))))
+                    let made = proxy.cookie(at);
+                    (i64::from(at) - i64::from(now), proxy.due(made), proxy.decided(&proxy.ack(made)))
                 })
                 .collect();
             if period() == now {
                 break decided;
             }
         };
-        for (age, decision) in decided {
+        for (age, due, decision) in decided {
             // The next one too: a box whose clock is ahead.
-            let expected = if (-1..=1).contains(&age) { Decision::CookieAccepted } else { Decision::Local };
+            let expected = if (-1..=1).contains(&age) { Decision::CookieAccepted } else { due };
             assert_eq!(decision, expected, "v6 {v6}, made {age} periods from now");
         }
     }
@@ -346,20 +367,26 @@ pub(crate) fn forged_cookies_are_packets_without_a_connection() {
         let good = proxy.cookie(period());
         let (seq, ack) = (FIRST.wrapping_add(1), good.wrapping_add(1));
         for bit in 0..32 {
-            assert_eq!(proxy.decided(&proxy.ack(good ^ 1 << bit)), Decision::Local, "bit {bit}");
+            let forged = good ^ 1 << bit;
+            assert_eq!(proxy.decided(&proxy.ack(forged)), proxy.due(forged), "bit {bit}");
         }
+        // Those of the beginning are the sixteen upper ones; with the others alone, a segment is one that came early.
+        assert_eq!(proxy.due(good ^ 1 << 15), Decision::Local);
+        assert_eq!(proxy.due(good ^ 1 << 16), Decision::CookieEarly);
         let moved = SocketAddr::new(client.ip(), client.port() + 1);
         let other = SocketAddr::new(vip.ip(), client.port());
         let forged = [
-            ("another port", numbered(moved, vip, ACK, seq, ack)),
-            ("another address", numbered(other, vip, ACK, seq, ack)),
-            ("another beginning", numbered(client, vip, ACK, seq + 1, ack)),
             ("a reset", numbered(client, vip, ACK | 4, seq, ack)),
             ("not an ACK", numbered(client, vip, 1, seq, ack)),
             ("with options", with_options(numbered(client, vip, ACK, seq, ack))),
         ];
         for (what, packet) in forged {
             assert_eq!(proxy.decided(&packet), Decision::Local, "{what}");
+        }
+        for stranger in [moved, other] {
+            let is_answered = is_of_tuple(stranger, vip, good, period());
+            let due = if is_answered { Decision::CookieEarly } else { Decision::Local };
+            assert_eq!(proxy.decided(&numbered(stranger, vip, ACK, seq, ack)), due, "{stranger}");
         }
         // Last: what comes behind a good one stays, whatever it is.
         assert_eq!(proxy.decided(&proxy.ack(good)), Decision::CookieAccepted);
@@ -372,6 +399,118 @@ pub(crate) fn forged_cookies_are_packets_without_a_connection() {
         let outcome = proxy.rig.run(&incoming(&packet, false));
         let counted = vec![(LISTENED, Decision::Local), (LISTENED, Decision::CookieFailed)];
         assert_eq!((outcome.action, outcome.counted), (PASS, counted), "no listener");
+    }
+}
+
+/// The client's ACK and its first segment are lost, and what it sent behind them comes.
+#[test]
+pub(crate) fn what_comes_before_the_first_segment_is_dropped_for_a_while() {
+    if !may_run("what_comes_before_the_first_segment_is_dropped_for_a_while") {
+        return;
+    }
+    for v6 in [false, true] {
+        let mut proxy = Proxy::new(v6);
+        for (vlan, tunnelled) in [(false, false), (true, false), (false, true), (true, true)] {
+            proxy.new_client();
+            let good = proxy.cookie(period());
+            let sent = |proxy: &mut Proxy, ahead: u32, payload: &[u8]| {
+                let seq = FIRST.wrapping_add(1 + ahead);
+                let mut packet = numbered(proxy.client, proxy.vip, ACK, seq, good.wrapping_add(1));
+                let bytes = packet.len();
+                packet[bytes - 3..].copy_from_slice(payload);
+                let around = outer(ip("10.9.1.1"), OWN4.into(), 0, Mark::Plain { label: 0 }, &packet);
+                proxy.rig.run(&incoming(if tunnelled { &around } else { &packet }, vlan))
+            };
+            // All that it may send before it hears more: the window of the answer.
+            for ahead in [1, 3, 1460, 2920, 0x8000, 0xffff] {
+                let early = sent(&mut proxy, ahead, b"two");
+                let dropped = (DROP, vec![(LISTENED, Decision::CookieEarly)]);
+                assert_eq!((early.action, early.counted), dropped, "{ahead}, v6 {v6}, tag {vlan}");
+            }
+            let first = sent(&mut proxy, 0, b"one");
+            assert_eq!((first.action, first.counted), (PASS, vec![(LISTENED, Decision::CookieAccepted)]));
+            assert_eq!(first.frame[..4], 0x5ec0_0c1e_u32.to_le_bytes(), "vouched for");
+        }
+    }
+}
+
+/// No number within the window of the answer is taken for the first, whatever the first and the tuple are.
+#[test]
+fn a_later_segment_is_never_taken_for_the_first() {
+    let (client, vip) = (CLIENT4.parse().expect("an address"), VIP4.parse().expect("an address"));
+    for (first, period) in [(0, 7), (FIRST, 8), (u32::MAX - 5, 9), (0x7fff_ff00, 10)] {
+        let good = cookie(client, vip, first, period, OFFER);
+        for ahead in 1..=0xffff {
+            assert_ne!(cookie(client, vip, first.wrapping_add(ahead), period, OFFER), good, "{ahead}");
+        }
+    }
+}
+
+/// A crash: the client has been acknowledged, its server has not spoken, and nobody knows the connection any more.
+#[test]
+fn a_connection_that_is_gone_is_reset_soon() {
+    if !may_run("a_connection_that_is_gone_is_reset_soon") {
+        return;
+    }
+    for v6 in [false, true] {
+        let mut proxy = Proxy::new(v6);
+        let good = proxy.cookie(period());
+        let segment = |proxy: &Proxy, ahead: u32| {
+            let seq = FIRST.wrapping_add(1 + ahead);
+            numbered(proxy.client, proxy.vip, ACK, seq, good.wrapping_add(1))
+        };
+        let start = Instant::now();
+        let (one, other) = (segment(&proxy, 100_000), segment(&proxy, 101_460));
+        while proxy.decided(&one) == Decision::CookieEarly {
+            assert!(start.elapsed() < Duration::from_secs(10), "dropped for ever");
+        }
+        let took = start.elapsed();
+        assert!(took > Duration::from_secs(2), "{took:?}: a client that repeats after a second is too late");
+        assert_eq!(proxy.decided(&other), Decision::Local);
+        // Another connection from the same port is waited for anew, unless the few bits that are remembered are alike.
+        let mut firsts =
+            (1..).map(|more| cookie(proxy.client, proxy.vip, FIRST + more, period(), OFFER | period() & 3));
+        let new = firsts.find(|new| (new ^ good) >> 20 != 0).expect("one in 4,096 is alike");
+        let next = numbered(proxy.client, proxy.vip, ACK, FIRST.wrapping_sub(5000), new.wrapping_add(1));
+        assert_eq!(proxy.decided(&next), Decision::CookieEarly);
+    }
+}
+
+/// In a drain somebody else may have the connection, and is asked first.
+#[test]
+fn a_later_segment_is_sent_to_the_previous_owner_before_it_is_taken_for_early() {
+    if !may_run("a_later_segment_is_sent_to_the_previous_owner_before_it_is_taken_for_early") {
+        return;
+    }
+    for v6 in [false, true] {
+        let mut proxy = Proxy::new(v6);
+        let good = proxy.cookie(period());
+        let later = numbered(proxy.client, proxy.vip, ACK, FIRST.wrapping_add(1461), good.wrapping_add(1));
+        proxy.rig.all_rows(LISTENED, 2, LOCAL, 1);
+        assert_eq!(proxy.rig.run(&incoming(&later, false)).counted, [(LISTENED, Decision::Rescued)]);
+        // Here is who is asked.
+        let asked = incoming(&outer(ip("10.9.1.1"), OWN4.into(), 0, Mark::Rescued, &later), false);
+        let outcome = proxy.rig.run(&asked);
+        assert_eq!((outcome.action, outcome.counted), (DROP, vec![(LISTENED, Decision::CookieEarly)]));
+    }
+}
+
+/// The bits of the tuple are those of each segment of a connection whose server has not spoken yet.
+#[test]
+fn a_later_segment_of_a_connection_that_is_here_is_not_early() {
+    if !may_run("a_later_segment_of_a_connection_that_is_here_is_not_early") {
+        return;
+    }
+    for v6 in [false, true] {
+        let mut proxy = Proxy::new(v6);
+        let stream = TcpStream::connect(proxy.vip).expect("loopback");
+        let later = |proxy: &Proxy| {
+            let acknowledged = proxy.cookie(period()).wrapping_add(1);
+            numbered(proxy.client, proxy.vip, ACK, FIRST.wrapping_add(1461), acknowledged)
+        };
+        assert_eq!(proxy.decided(&later(&proxy)), Decision::CookieEarly, "nobody's");
+        proxy.client = stream.local_addr().expect("bound");
+        assert_eq!(proxy.decided(&later(&proxy)), Decision::Local);
     }
 }
 

@@ -7,11 +7,12 @@ use l4_tests::rig::reached;
 use crate::{cookies, datagrams, encapsulated, forward, hostile, icmp, quic, rules, tunnel};
 
 /// Tests by whose runs each decision is reached.
-const TESTS: [fn(); 22] = [
+const TESTS: [fn(); 23] = [
     cookies::a_syn_that_has_nowhere_to_go_is_not_answered,
     cookies::an_answer_repeats_what_the_client_offers,
     cookies::an_old_connection_in_time_wait_is_told_from_the_cookies_own,
     cookies::forged_cookies_are_packets_without_a_connection,
+    cookies::what_comes_before_the_first_segment_is_dropped_for_a_while,
     datagrams::a_flow_that_this_host_had_before_a_change_goes_on_here,
     datagrams::a_flood_of_new_flows_is_not_asked_for,
     datagrams::a_new_flow_is_asked_for_once_and_begins_where_it_comes_back_to,
