@@ -98,6 +98,13 @@ struct inet_timewait_sock {
 struct tcp_timewait_sock {
 	struct inet_timewait_sock tw_sk;
 } __attribute__((preserve_access_index));
+struct tcp_sock {
+	__u32 rcv_nxt;
+	__u32 snd_nxt;
+	__u32 snd_una;
+	__u64 bytes_received;
+	__u64 bytes_acked;
+} __attribute__((preserve_access_index));
 struct tcp_request_sock {
 	__u32 rcv_isn;
 	__u32 snt_isn;
@@ -129,23 +136,47 @@ static __always_inline __u32 tcp_at(const struct packet *p)
 	return (p->l2_bytes > sizeof(struct ethhdr) ? 18 : 14) + (p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
 }
 
-// Bytes each way by which a connection in TIME_WAIT may be ahead of a late copy of its first ACK.
+// Bytes each way by which a connection may be ahead of a late copy of its first ACK.
 #define LATE_BYTES_MAX (1u << 28)
+
+static __always_inline int goes_on_from(const struct tcphdr *tcp, __u32 received, __u32 sent)
+{
+	return received - bpf_ntohl(tcp->seq) < LATE_BYTES_MAX && sent - bpf_ntohl(tcp->ack_seq) < LATE_BYTES_MAX;
+}
+
+// States of a connection that both sides know of, beside TIME_WAIT (RFC 9293 section 3.3.2).
+#define SYNCHRONIZED                                                                                                   \
+	(1u << BPF_TCP_ESTABLISHED | 1u << BPF_TCP_FIN_WAIT1 | 1u << BPF_TCP_FIN_WAIT2 | 1u << BPF_TCP_CLOSE_WAIT |    \
+	 1u << BPF_TCP_LAST_ACK | 1u << BPF_TCP_CLOSING)
 
 // Whether a socket stands in the place of the connection that a cookie stands for, and is to make room. One in TIME_WAIT
 // whose numbers go on from those of the packet, by LATE_BYTES_MAX at most, is the connection itself, which has been and gone:
 // the packet is a late copy, and what it asks for must not be done twice. A client that begins anew at a number of chance is
 // taken for that one time in 256: its cookie and its own number both have to fall there.
+//
+// One that is open while its client begins anew is forgotten there (a crash, an address that another host has now): nobody
+// but the client's address could bring the cookie back. What is open counts its bytes, so that its beginning is known, however
+// much has passed: it is the connection itself if it began at the packet's numbers. As the counts may change while they are
+// read, it is spared too if its numbers go on from the packet's.
 static __always_inline int is_in_the_way(struct bpf_sock *sk, const struct tcphdr *tcp)
 {
 	if (sk->state == BPF_TCP_NEW_SYN_RECV)
 		return 1;
-	struct tcp_timewait_sock *old = sk->state == BPF_TCP_TIME_WAIT ? bpf_skc_to_tcp_timewait_sock(sk) : 0;
-	if (!old)
+	if (sk->state == BPF_TCP_TIME_WAIT) {
+		struct tcp_timewait_sock *old = bpf_skc_to_tcp_timewait_sock(sk);
+		return old && !goes_on_from(tcp, old->tw_sk.__tw_common.skc_tw_rcv_nxt,
+					    old->tw_sk.__tw_common.skc_tw_snd_nxt);
+	}
+	if (sk->state > 31 || !(1u << sk->state & SYNCHRONIZED))
 		return 0;
-	__u32 received = old->tw_sk.__tw_common.skc_tw_rcv_nxt - bpf_ntohl(tcp->seq);
-	__u32 sent = old->tw_sk.__tw_common.skc_tw_snd_nxt - bpf_ntohl(tcp->ack_seq);
-	return received >= LATE_BYTES_MAX || sent >= LATE_BYTES_MAX;
+	struct tcp_sock *open = bpf_skc_to_tcp_sock(sk);
+	if (!open)
+		return 0;
+	__u32 received = open->rcv_nxt, sent = open->snd_nxt;
+	if (received - (__u32)open->bytes_received == bpf_ntohl(tcp->seq) &&
+	    open->snd_una - (__u32)open->bytes_acked == bpf_ntohl(tcp->ack_seq))
+		return 0;
+	return !goes_on_from(tcp, received, sent);
 }
 
 // Whether a packet brings one of our cookies back to a listener here; if so, the stack is told in front of the frame.
@@ -288,8 +319,8 @@ static __always_inline int assign_connection(struct __sk_buff *skb, struct tcp_s
 #define AGAIN_MARK 0x5ec0a9a1
 
 // The kernel makes no connection in the place of another, and did not see the SYN at which it would have ended that: an
-// old one in TIME_WAIT, whose addresses and ports the client uses again, or a half-open one, of a SYN that a box passed on
-// before it answered the repeated one. So the ACK is put once more at the end of what this CPU has received, and itself
+// old one in TIME_WAIT, whose addresses and ports the client uses again, or one that is open and forgotten by it, or a
+// half-open one, of a SYN that a box passed on before it answered the repeated one. So the ACK is put once more at the end of what this CPU has received, and itself
 // becomes the reset that ends the old one (RFC 1337 section 2, RFC 9293 section 3.10.7.4) before its copy is looked at. Its
 // cookie shows that it is no stranger. Bytes are written by the kernel's functions: a program that writes by itself would be
 // given a copy of a packet that is listened to (tcpdump), without what XDP put in front of it.
@@ -302,10 +333,13 @@ static __always_inline int displace(struct __sk_buff *skb, const struct packet *
 	__u32 at = tcp_at(p);
 	struct tcp_timewait_sock *ended = bpf_skc_to_tcp_timewait_sock(sk);
 	struct tcp_request_sock *half_open = ended ? 0 : bpf_skc_to_tcp_request_sock(sk);
+	struct tcp_sock *open = ended || half_open ? 0 : bpf_skc_to_tcp_sock(sk);
 	if (ended)
 		seq = bpf_htonl(ended->tw_sk.__tw_common.skc_tw_rcv_nxt);
 	else if (half_open)
 		seq = bpf_htonl(half_open->rcv_isn + 1);
+	else if (open)
+		seq = bpf_htonl(open->rcv_nxt);
 	__u32 mark = skb->mark;
 	skb->mark = AGAIN_MARK;
 	int failed = bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
@@ -371,7 +405,7 @@ int assign(struct __sk_buff *skb)
 		__u32 state = sk->state;
 		if (state == BPF_TCP_LISTEN) {
 			failed = make_connection(skb, sk, meta, p.v6);
-		} else if (state == BPF_TCP_TIME_WAIT || state == BPF_TCP_NEW_SYN_RECV) {
+		} else if (is_in_the_way(sk, tcp)) {
 			// Once: a kernel that keeps the old one (tcp_rfc1337) is not asked for ever.
 			failed = again || displace(skb, &p, tcp, sk);
 			action = again ? TC_ACT_SHOT : TC_ACT_UNSPEC;

@@ -1,14 +1,15 @@
-//! Connections by SYN cookies from ports whose earlier connection is still in the way at the proxy: in TIME_WAIT, or
-//! half-open. The kernel would have ended it at the SYN, which only the box saw.
+//! Connections by SYN cookies from ports whose earlier connection is still in the way at the proxy: in TIME_WAIT, half-open,
+//! or open and forgotten by its client. The kernel would have ended it at the SYN, which only the box saw.
 
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use l4_abi::{Decision, TCP};
 use l4_load::{LoadOptions, Mode};
 use l4_tests::net::{Host, VIP4, VIP6};
+use l4_tests::transfer::{Kind, Transfer};
 use l4_tests::{Loss, Pins, Tags, Tap, may_run, note, tap};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -188,11 +189,7 @@ fn a_late_copy_of_a_request_is_not_served_again() {
             })
         });
         let (before, came) = (counts(&mut fleet), fleet.at_proxies(Decision::Decapsulated));
-        fleet.lab.client.enter(|| {
-            let to = SocketAddr::new(vip(address).ip(), 0);
-            let raw = Socket::new(Domain::for_address(to), Type::RAW, Some(Protocol::from(255)));
-            raw.expect("root may").send_to(&request, &SockAddr::from(to)).expect("it goes");
-        });
+        send_again(&fleet, address, &request);
         let deadline = Instant::now() + PATIENCE;
         while fleet.at_proxies(Decision::Decapsulated) == came {
             assert!(Instant::now() < deadline, "{address}: the copy does not come");
@@ -205,12 +202,108 @@ fn a_late_copy_of_a_request_is_not_served_again() {
     }
 }
 
+/// Sends an IP packet from the client.
+fn send_again(fleet: &Fleet, address: &str, packet: &[u8]) {
+    fleet.lab.client.enter(|| {
+        let to = SocketAddr::new(vip(address).ip(), 0);
+        let raw = Socket::new(Domain::for_address(to), Type::RAW, Some(Protocol::from(255)));
+        raw.expect("root may").send_to(packet, &SockAddr::from(to)).expect("it goes");
+    });
+}
+
 /// Displaced, accepted, and connections made.
 fn counts(fleet: &mut Fleet) -> (u64, u64, u64) {
     let opened = fleet.lab.proxies.iter().map(opened).sum();
     let [displaced, accepted] =
         [Decision::CookieDisplaced, Decision::CookieAccepted].map(|decision| fleet.at_proxies(decision));
     (displaced, accepted, opened)
+}
+
+/// A client crashes, and its address comes back from the same port: the proxy still has its connection.
+#[test]
+fn a_connection_that_its_client_forgot_makes_room() {
+    if !may_run("a_connection_that_its_client_forgot_makes_room") {
+        return;
+    }
+    for mode in [Mode::Native, Mode::Generic] {
+        let mut fleet = flooded(KEY, mode);
+        let took = [VIP4, VIP6].map(|address| {
+            let (mut stream, port) = fleet.lab.client.enter(|| {
+                let stream = TcpStream::connect_timeout(&vip(address), PATIENCE).expect("a box answers");
+                let port = stream.local_addr().expect("bound").port();
+                (stream, port)
+            });
+            // A request that does not end.
+            stream.write_all(b"GET /1000").expect("a socket");
+            let deadline = Instant::now() + PATIENCE;
+            while in_state(&fleet, "01") == 0 {
+                assert!(Instant::now() < deadline, "no connection");
+                std::thread::yield_now();
+            }
+            forget(&fleet.lab.client, address, stream);
+            assert_eq!(in_state(&fleet, "01"), 1, "the proxy heard of it");
+            let start = Instant::now();
+            fleet.lab.client.enter(|| visit_from(address, port)).expect("a visit from the port");
+            start.elapsed()
+        });
+        note(&format!("{mode:?}: visits from a port whose connection was forgotten took {took:?}"));
+        assert!(fleet.at_proxies(Decision::CookieDisplaced) >= 2);
+        assert_eq!(fleet.at_proxies(Decision::CookieFailed), 0, "{mode:?}");
+        let opened: u64 = fleet.lab.proxies.iter().map(opened).sum();
+        assert_eq!(opened, 4, "each visit is one connection");
+    }
+}
+
+/// Ends a client's socket without a word to the other side.
+fn forget(client: &Host, address: &str, stream: TcpStream) {
+    let rule = |verb: &str| {
+        let family = if address == VIP4 { "-4" } else { "-6" };
+        let mut command = Command::new("ip");
+        command.args([family, "rule", verb, "to", address, "blackhole"]);
+        let status = client.enter(|| command.status()).expect("ip runs");
+        assert!(status.success(), "{command:?}");
+    };
+    rule("add");
+    let socket = Socket::from(stream);
+    socket.set_linger(Some(Duration::ZERO)).expect("a socket");
+    drop(socket);
+    rule("del");
+}
+
+/// A late copy of a first segment, whose connection is open and has gone on; that of a download has ended at the server, but
+/// for what the client has not taken yet.
+#[test]
+fn a_late_copy_does_not_end_its_own_connection() {
+    if !may_run("a_late_copy_does_not_end_its_own_connection") {
+        return;
+    }
+    let mut fleet = flooded(KEY, Mode::Native);
+    for (address, kind) in
+        [(VIP4, Kind::Download), (VIP6, Kind::Download), (VIP4, Kind::Upload), (VIP6, Kind::Upload)]
+    {
+        let made = counts(&mut fleet).2;
+        let (transfer, first) = fleet.lab.client.enter(|| {
+            let tap = Tap::open();
+            let transfer = Transfer::start(vip(address), kind).expect("half of it");
+            let method: &[u8] = if kind == Kind::Download { b"GET" } else { b"PUT" };
+            let first =
+                tap.wait_for(|packet| tap::tcp(packet)?[20..].starts_with(method).then(|| packet.to_vec()));
+            (transfer, first)
+        });
+        let deadline = Instant::now() + PATIENCE;
+        while counts(&mut fleet).2 == made {
+            assert!(Instant::now() < deadline, "no connection");
+            std::thread::yield_now();
+        }
+        let (before, came) = (counts(&mut fleet), fleet.at_proxies(Decision::Decapsulated));
+        send_again(&fleet, address, &first);
+        while fleet.at_proxies(Decision::Decapsulated) == came {
+            assert!(Instant::now() < deadline, "{address}: the copy does not come");
+            std::thread::yield_now();
+        }
+        fleet.lab.client.enter(|| transfer.finish()).expect("the other half");
+        assert_eq!(counts(&mut fleet), before, "{address} {kind:?}");
+    }
 }
 
 /// A SYN is passed on, its answer is lost, and the repeated one is answered by a box: the client knows another number than
@@ -240,6 +333,7 @@ fn room_of_half_open(visits: &[(&'static str, u16)], lost_packets: u32) {
     });
     greet(&mut fleet);
     answers_of_proxies(&fleet, "add");
+    let _loss = Loss::of_heads(&fleet.lab, lost_packets);
     let connecting = visits.iter().map(|&(address, port)| {
         let (to, connected) = (SocketAddr::new(vip(address).ip(), port), std::sync::mpsc::channel());
         let thread = fleet.lab.client.spawn(move || {
@@ -249,7 +343,7 @@ fn room_of_half_open(visits: &[(&'static str, u16)], lost_packets: u32) {
     });
     let connecting: Vec<_> = connecting.collect();
     let deadline = Instant::now() + PATIENCE;
-    while half_open(&fleet) < visits.len() {
+    while in_state(&fleet, "03") < visits.len() {
         assert!(Instant::now() < deadline, "no half-open connections");
         std::thread::yield_now();
     }
@@ -259,7 +353,6 @@ fn room_of_half_open(visits: &[(&'static str, u16)], lost_packets: u32) {
         let mut program = load(&options);
         assert!(host.enter(|| attach(&mut program, "e0")).replaced);
     }
-    let _loss = Loss::of_heads(&fleet.lab, lost_packets);
     // What a proxy says to a client that says nothing is lost until then, and repeated.
     let streams = connecting.into_iter().map(|(thread, connected, port)| {
         let stream = connected.recv_timeout(PATIENCE).expect("an end").expect("a box answers");
@@ -296,13 +389,13 @@ fn answers_of_proxies(fleet: &Fleet, verb: &str) {
     }
 }
 
-/// Connections in SYN_RECV at the proxies.
-fn half_open(fleet: &Fleet) -> usize {
+/// Connections in a state at the proxies, by its number in procfs: 01 is ESTABLISHED, 03 SYN_RECV.
+fn in_state(fleet: &Fleet, number: &str) -> usize {
     let count = |host: &Host| {
         host.enter(|| {
             let read =
                 |file| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).expect("procfs");
-            let state = |line: &&str| line.split_whitespace().nth(3) == Some("03");
+            let state = |line: &&str| line.split_whitespace().nth(3) == Some(number);
             read("tcp").lines().filter(state).count() + read("tcp6").lines().filter(state).count()
         })
     };

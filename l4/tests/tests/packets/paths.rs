@@ -10,7 +10,7 @@ use crate::{cookies, datagrams, encapsulated, forward, hostile, icmp, quic, rule
 const TESTS: [fn(); 23] = [
     cookies::a_syn_that_has_nowhere_to_go_is_not_answered,
     cookies::an_answer_repeats_what_the_client_offers,
-    cookies::an_old_connection_in_time_wait_is_told_from_the_cookies_own,
+    cookies::an_old_connection_is_told_from_the_cookies_own,
     cookies::forged_cookies_are_packets_without_a_connection,
     cookies::what_comes_before_the_first_segment_is_dropped_for_a_while,
     datagrams::a_flow_that_this_host_had_before_a_change_goes_on_here,
