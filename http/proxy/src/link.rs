@@ -382,9 +382,15 @@ impl State {
             share.reads_left -= 1;
             *reads_bulk = buf.len() >= BUF_BYTES;
             let mut sorter = Sorter { core, arrived, spare_heads };
-            match codec.receive_until(share.opened_max, buf.filled(), clock::now(), &mut sorter) {
+            let opened = codec.streams_opened();
+            let opened_max =
+                core.map_or(share.opened_max, |core| share.opened_max.min(opened + core.streams_left()));
+            match codec.receive_until(opened_max, buf.filled(), clock::now(), &mut sorter) {
                 Ok(taken) => buf.consume(taken),
                 Err(fault) => return Poll::Ready(LinkEnd::Fault(fault)),
+            }
+            if let Some(core) = core {
+                core.note_opened(codec.streams_opened() - opened);
             }
             if !buf.is_empty() {
                 *early = Some(buf);

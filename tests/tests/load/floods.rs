@@ -8,7 +8,7 @@
 //! the machine's doing. A proxied request crosses the machine twice where theirs crosses it once. What the proxy itself
 //! makes others wait for is its turns: they have a bound of their own.
 
-use std::io::{Read, Write};
+use std::io::{BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 use tests::dir::TempDir;
-use tests::h2raw::{Frame, PREFACE, kind, request_fields};
+use tests::h2raw::{Frame, PREFACE, flag, kind, request_fields};
 use tests::steady::{Steady, Window, median, set_nice};
 use tests::tls::Authority;
 use tests::tool::Process;
@@ -304,6 +304,42 @@ fn pipelined(target: &Target, stop: &AtomicBool) {
     }
 }
 
+const STREAMS: usize = 100;
+
+/// The same over HTTP/2: a hundred streams at once on each of several connections.
+fn many_streams(target: &Target, stop: &AtomicBool) {
+    let mut burst = PREFACE.to_vec();
+    burst.extend_from_slice(&Frame::settings(&[]).encode());
+    for number in (1..).step_by(2).take(STREAMS) {
+        burst.extend_from_slice(
+            &Frame::headers(number, true, &request_fields("GET", "a.example", "/own")).encode(),
+        );
+    }
+    while goes_on(stop) {
+        let mut connections: Vec<TcpStream> = (0..8).filter_map(|_| open(target.plain)).collect();
+        connections.retain_mut(|tcp| tcp.write_all(&burst).is_ok());
+        for tcp in &mut connections {
+            // Until the last of its streams has ended, or the proxy has had enough.
+            let (mut open, mut frames) = (STREAMS, BufReader::new(&*tcp));
+            while open > 0
+                && let Some(is_end) = pass_frame(&mut frames)
+            {
+                open -= usize::from(is_end);
+            }
+            reset(tcp);
+        }
+    }
+}
+
+/// Reads a frame; whether it ends its stream.
+fn pass_frame(tcp: &mut impl Read) -> Option<bool> {
+    let mut head = [0; 9];
+    tcp.read_exact(&mut head).ok()?;
+    let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+    std::io::copy(&mut tcp.take(length.into()), &mut std::io::sink()).ok()?;
+    Some(matches!(head[3], kind::DATA | kind::HEADERS) && head[4] & flag::END_STREAM != 0)
+}
+
 /// CVE-2023-44487: streams that are reset as soon as they are open, on a new connection after each GOAWAY.
 fn rapid_reset(target: &Target, stop: &AtomicBool) {
     let mut burst = PREFACE.to_vec();
@@ -385,6 +421,11 @@ fn rapid_resets() {
 #[test]
 fn pipelined_requests() {
     withstand("pipelined requests", 2, pipelined, 4 << 20);
+}
+
+#[test]
+fn many_streams_at_once() {
+    withstand("h2 streams", 2, many_streams, 4 << 20);
 }
 
 #[test]

@@ -274,6 +274,12 @@ fn h2_rows() -> Vec<Row> {
             "What is behind them is looked at in the next turn.",
             None,
         ),
+        fixed(
+            "Streams that all connections of a core open in one turn",
+            crate::core::STREAMS_PER_TURN_MAX,
+            "The same.",
+            None,
+        ),
     ]
 }
 
