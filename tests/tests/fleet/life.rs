@@ -50,6 +50,8 @@ fn a_drained_proxy_loses_nothing_and_a_killed_one_its_own_connections_only() {
     let broken = finish(after);
     assert_eq!(broken.count, 0, "begun in the drain: {broken:?}");
 
+    // What is open from here on is open for the uploads.
+    site.wait_proxies(OPEN, 0);
     // Uploads, because the kernel delivers what a dead proxy has written already.
     let (uploads, failed) = site.transfers(40, |_| Kind::Upload);
     assert_eq!(failed, 0);
