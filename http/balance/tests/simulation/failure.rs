@@ -72,23 +72,24 @@ fn a_service_that_fails_as_a_whole_gets_at_most_a_tenth_more() {
         fleet.run(2000);
         set_all(&mut fleet, behaviour);
         fleet.take_report();
-        let (mut attempts, mut requests) = (0, 0);
+        let (mut attempts, mut requests, mut worst_permille) = (0, 0, 0);
         for second in 0..8 {
             fleet.run(1000);
             let report = fleet.take_report();
             assert!(report.failed > 0, "it does fail");
             (attempts, requests) = (attempts + report.attempts, requests + report.requests);
-            // A budget is a share of the second before: half a per cent is what arrivals by chance differ by.
+            worst_permille = worst_permille.max(report.attempts * 1000 / report.requests);
             assert!(
-                report.attempts * 1000 <= report.requests * 1105,
+                report.attempts * 10 <= report.requests * 11,
                 "seed {seed}, {behaviour:?}, second {second}: {} attempts for {} requests",
                 report.attempts,
                 report.requests
             );
         }
-        println!("{behaviour:?}: {attempts} attempts for {requests} requests");
-        let load_percent = attempts * 100 / requests;
-        assert!(load_percent <= 110, "seed {seed}, {behaviour:?}: {load_percent} % of the load");
+        println!(
+            "{behaviour:?}: {attempts} attempts for {requests} requests, the worst second {worst_permille} ‰"
+        );
+        assert!(attempts * 10 <= requests * 11, "seed {seed}, {behaviour:?}: {attempts} of {requests}");
     }
 }
 
