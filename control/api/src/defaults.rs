@@ -264,7 +264,7 @@ pub mod balance {
 }
 
 /// Fields of the access log: the keys of its JSON, and the `%field%` of a template. Stages end in `_us`.
-pub const ACCESS_LOG_FIELDS: [&str; 36] = [
+pub const ACCESS_LOG_FIELDS: [&str; 37] = [
     "time",
     "request_id",
     "trace_id",
@@ -283,6 +283,7 @@ pub const ACCESS_LOG_FIELDS: [&str; 36] = [
     "cluster",
     "endpoint",
     "attempts",
+    "panic",
     "request_bytes",
     "response_bytes",
     "user_agent",

@@ -32,9 +32,9 @@ use crate::{hashing, weights};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// With the numbers that decided; in log-only mode nothing was done.
-    Ejected { slot: Slot, cause: Cause, until: Duration, ejected: u32, of: u32, mode: Mode },
+    Ejected { slot: Slot, cause: Cause, until: Duration, ejected: u32, of: u32, percent_max: u32, mode: Mode },
     /// It would have been, but too many are out.
-    NotEjected { slot: Slot, cause: Cause, ejected: u32, of: u32 },
+    NotEjected { slot: Slot, cause: Cause, ejected: u32, of: u32, percent_max: u32 },
     /// Its time is over; it starts slowly.
     Returned { slot: Slot },
     /// Health is ignored from now on, or no more.
@@ -336,18 +336,20 @@ impl ClusterState {
         events: &mut Vec<Event>,
     ) {
         let Some(rules) = &plan.rules.outlier else { return };
+        let percent_max = rules.percent_max;
         let serving = || self.slots.iter().flatten().filter(|known| known.drain.is_none());
         let of = stored(serving().count());
         let ejected = stored(serving().filter(|known| known.outlier.ejected().is_some()).count());
         let Some(known) = &mut self.slots[slot.index()] else { return };
         if !outlier::may_eject(rules, of, ejected) {
             known.outlier.reset_counts();
-            events.push(Event::NotEjected { slot, cause, ejected, of });
+            events.push(Event::NotEjected { slot, cause, ejected, of, percent_max });
             return;
         }
         let mut outlier = known.outlier;
         let until = outlier.eject(rules, cause, now, random);
-        events.push(Event::Ejected { slot, cause, until, ejected: ejected + 1, of, mode: rules.mode });
+        let (ejected, mode) = (ejected + 1, rules.mode);
+        events.push(Event::Ejected { slot, cause, until, ejected, of, percent_max, mode });
         match rules.mode {
             Mode::Enforce => {
                 known.outlier = outlier;

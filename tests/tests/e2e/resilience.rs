@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tests::dir::TempDir;
 use tests::h2peer::{H2Client, H2Origin, block_on, drain, request};
 use tests::{Cluster, Config, Origin, PATIENCE, Protocol, Proxy, Route, wait_until};
 
@@ -265,7 +266,11 @@ fn below_half_of_its_endpoints_a_cluster_is_in_panic() {
     let sound = Origin::replying(OK);
     let addresses: Vec<_> = broken.iter().chain([&sound]).map(Origin::address).collect();
     let cluster = Cluster::new("u", &addresses).rule("outlier", json!({ "ejected_percent_max": 100 }));
-    let proxy = on_one_core(Config::with(cluster));
+    let dir = TempDir::new("panic");
+    let access_log = dir.path().join("access.log");
+    let shown = access_log.display().to_string();
+    let config = Config::with(cluster).listener(|listener| listener.access_log = Some(shown));
+    let proxy = on_one_core(config);
     proxy_in_panic(&proxy);
     let seen: Vec<_> = broken.iter().map(|origin| origin.requests().len()).collect();
     wait_until("the ejected ones serve, too", PATIENCE, || {
@@ -273,6 +278,17 @@ fn below_half_of_its_endpoints_a_cluster_is_in_panic() {
         broken.iter().zip(&seen).all(|(origin, seen)| origin.requests().len() > *seen)
     });
     wait_until("the log says so", PATIENCE, || proxy.log().contains("health is ignored"));
+    let before = proxy.log().matches("health is ignored").count();
+    drop(proxy.get("/in-panic"));
+    let lines = || std::fs::read_to_string(&access_log).unwrap_or_default();
+    wait_until("so does the line of each request", PATIENCE, || {
+        lines().lines().any(|line| line.contains("\"/in-panic\"") && line.contains("\"panic\":true"))
+    });
+    let first = lines().lines().next().map(str::to_owned).unwrap_or_default();
+    assert!(!first.contains("\"panic\""), "only in panic: {first}");
+    assert!(proxy.metrics().sum("shard_cluster_attempts_in_panic_total", &[("cluster", "app/u")]) >= 1.0);
+    assert_eq!(proxy.log().matches("health is ignored").count(), before, "and the operator is told once");
+    assert!(proxy.log().contains("1 of 3 are out, up to 100 % may be"), "with the numbers that decided");
 }
 
 #[track_caller]

@@ -288,9 +288,7 @@ async fn reach(
         record.outcome.attempts += 1;
         record.outcome.endpoint = Some(lease.endpoint.stat);
         record.endpoint = Some(lease.endpoint.address);
-        if cluster.is_beyond_zone(&lease) {
-            core.stats.borrow_mut().left_zone(cluster.stat);
-        }
+        record.outcome.is_in_panic |= cluster.count_choice(&lease, &core.stats);
         let dialled = dial_own(&lease).await;
         let result = dialled.as_ref().map(|_| ()).map_err(|reason| *reason);
         core.stats.borrow_mut().upstream_connect(cluster.stat, lease.endpoint.stat, result);

@@ -99,9 +99,7 @@ impl Exchange<'_> {
             self.outcome.endpoint = Some(lease.endpoint.stat);
             self.target = Some((Rc::clone(&lease.settings), lease.endpoint.address));
             self.outcome.attempts += 1;
-            if cluster.is_beyond_zone(&lease) {
-                self.core.stats.borrow_mut().left_zone(cluster.stat);
-            }
+            self.outcome.is_in_panic |= cluster.count_choice(&lease, &self.core.stats);
             if self.outcome.attempts > 1 {
                 let number = Decimal::new(u64::from(self.outcome.attempts));
                 self.request.head.fields.set(FieldId::XShardAttempt, number.as_bytes())?;

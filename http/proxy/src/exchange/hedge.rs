@@ -212,9 +212,8 @@ impl Hedge {
         if self.dress(&mut head, &lease).is_err() {
             return State::Over;
         }
-        if self.cluster.is_beyond_zone(&lease) {
-            self.core.stats.borrow_mut().left_zone(self.cluster.stat);
-        }
+        // There is no hedge in panic.
+        let _is_in_panic = self.cluster.count_choice(&lease, &self.core.stats);
         self.began_at = Some(clock::now());
         let (bytes, trailers) = body.unwrap_or_default();
         let detached = Detached {

@@ -33,6 +33,7 @@ use super::Endpoint;
 use super::news::News;
 use crate::core::LiveSnapshot;
 use crate::reason::Reason;
+use crate::record::CoreStats;
 use crate::snapshot::{ClusterConfig, ClusterIndex, EndpointConfig, StatId, UpstreamProtocol};
 
 /// A cluster as one snapshot has it.
@@ -331,10 +332,17 @@ impl Cluster {
         Some(Lease { settings, endpoint, seat })
     }
 
-    /// Whether an endpoint lies outside the proxy's zone, where that counts.
-    pub(crate) fn is_beyond_zone(&self, lease: &Lease) -> bool {
-        let plan = lease.settings.plan();
-        plan.rules.zones.is_some() && self.state.borrow().is_beyond_zone(plan, lease.slot)
+    /// Counts what an attempt's endpoint was chosen beyond: the proxy's zone, and health. Says whether it was health.
+    pub(crate) fn count_choice(&self, lease: &Lease, stats: &RefCell<CoreStats>) -> bool {
+        let (state, plan) = (self.state.borrow(), lease.settings.plan());
+        if plan.rules.zones.is_some() && state.is_beyond_zone(plan, lease.slot) {
+            stats.borrow_mut().left_zone(self.stat);
+        }
+        let is_in_panic = state.is_in_panic();
+        if is_in_panic {
+            stats.borrow_mut().chose_in_panic(self.stat);
+        }
+        is_in_panic
     }
 
     /// Whether requests have sessions here.

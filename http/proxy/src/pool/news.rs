@@ -48,7 +48,7 @@ impl News {
         let counts = gathered.counts.entry(config.stat).or_default();
         let name = |slot| address(slot).map_or_else(|| "unknown".to_owned(), |address| address.to_string());
         let line = match event {
-            Event::Ejected { slot, cause, until, ejected, of, mode } => {
+            Event::Ejected { slot, cause, until, ejected, of, percent_max, mode } => {
                 let (verb, out) = match mode {
                     Mode::Enforce => {
                         counts.ejections += 1;
@@ -61,11 +61,11 @@ impl News {
                 };
                 let why = cause.code();
                 NewsLine::warn(format!(
-                    "{} {verb} for {out:.1} s: {why}; {ejected} of {of} are out",
+                    "{} {verb} for {out:.1} s: {why}; {ejected} of {of} are out, up to {percent_max} % may be",
                     name(slot)
                 ))
             }
-            Event::NotEjected { slot, cause, ejected, of } => {
+            Event::NotEjected { slot, cause, ejected, of, percent_max } => {
                 counts.ejections_withheld += 1;
                 let told = gathered.told.get(&config.stat);
                 if told.is_some_and(|at| now.saturating_sub(*at) < REPEAT_AFTER) {
@@ -74,7 +74,7 @@ impl News {
                 gathered.told.insert(config.stat, now);
                 let why = cause.code();
                 NewsLine::warn(format!(
-                    "{} stays in: {why}, but {ejected} of {of} are out already",
+                    "{} stays in: {why}, but {ejected} of {of} are out already and up to {percent_max} % may be",
                     name(slot)
                 ))
             }

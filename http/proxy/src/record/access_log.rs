@@ -95,6 +95,8 @@ log_fields! {
     Cluster "cluster",
     Endpoint "endpoint",
     Attempts "attempts",
+    /// `true` where the health of endpoints was ignored.
+    Panic "panic",
     RequestBytes "request_bytes",
     ResponseBytes "response_bytes",
     UserAgent "user_agent",
@@ -109,7 +111,8 @@ log_fields! {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Text,
-    Number,
+    /// A number or `true`: without quotes.
+    Bare,
 }
 
 impl LogField {
@@ -132,10 +135,11 @@ impl LogField {
             Self::Status
             | Self::GrpcStatus
             | Self::Attempts
+            | Self::Panic
             | Self::RequestBytes
             | Self::ResponseBytes
             | Self::Core
-            | Self::Stage(_) => Form::Number,
+            | Self::Stage(_) => Form::Bare,
             _ => Form::Text,
         }
     }
@@ -149,6 +153,7 @@ impl LogField {
             Self::Route => row.route.is_some(),
             Self::Cluster => row.cluster.is_some(),
             Self::Endpoint => row.endpoint.is_some(),
+            Self::Panic => row.outcome.is_in_panic,
             Self::UserAgent => row.user_agent.is_some(),
             Self::Referer => row.referer.is_some(),
             Self::TlsVersion => row.tls_version.is_some(),
@@ -185,6 +190,7 @@ impl LogField {
             Self::Cluster => text(out, row.cluster.map(str::as_bytes), NAME_BYTES_MAX),
             Self::Endpoint => row.endpoint.iter().for_each(|address| push_socket_address(out, *address)),
             Self::Attempts => push_number(out, u64::from(outcome.attempts)),
+            Self::Panic => out.extend_from_slice(b"true"),
             Self::RequestBytes => push_number(out, outcome.request_bytes),
             Self::ResponseBytes => push_number(out, outcome.response_bytes),
             Self::UserAgent => text(out, row.user_agent, AGENT_BYTES_MAX),
@@ -396,10 +402,10 @@ mod tests {
             (&"2001:db8::1".into(), &"10.0.0.1:8080".into(), &"ok".into())
         );
         let object = full.as_object().unwrap();
-        for absent in ["tls_cipher", "grpc_status", "connect_us"] {
+        for absent in ["tls_cipher", "grpc_status", "panic", "connect_us"] {
             assert!(!object.contains_key(absent), "{absent}");
         }
-        assert_eq!(object.len(), FIELDS.len() - 2 + 2);
+        assert_eq!(object.len(), FIELDS.len() - 3 + 2);
         let bare = LogRow {
             trace_id: None,
             route: None,
@@ -413,7 +419,9 @@ mod tests {
             detail: None,
             ..row(&outcome, b"")
         };
-        assert_eq!(json(&bare).as_object().unwrap().len(), FIELDS.len() - 12 + 2);
+        assert_eq!(json(&bare).as_object().unwrap().len(), FIELDS.len() - 13 + 2);
+        let in_panic = Outcome { is_in_panic: true, ..outcome };
+        assert_eq!(json(&row(&in_panic, b"x"))["panic"], true);
     }
 
     #[test]

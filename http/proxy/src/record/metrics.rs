@@ -317,6 +317,11 @@ pub(crate) const CLUSTER: &[Metric<ClusterRow>] = &[
         "Attempts at endpoints outside the proxy's zone, in clusters with `zones` on proxies with `--zone`.",
     ),
     metric(
+        "shard_cluster_attempts_in_panic_total",
+        Value::Counter(|r| r.attempts_in_panic),
+        "Attempts for which the health of endpoints was ignored, because too few were available.",
+    ),
+    metric(
         "shard_cluster_ejections_total",
         Value::Counter(|r| r.ejections),
         "Endpoints taken out for their failures, each core by itself.",

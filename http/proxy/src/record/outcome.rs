@@ -123,6 +123,8 @@ pub struct Outcome {
     pub response_bytes: u64,
     /// 0: not forwarded; 1: no retry.
     pub attempts: u32,
+    /// Some attempt chose among all endpoints, because too few are available.
+    pub is_in_panic: bool,
     pub stages: StageTimes,
 }
 

@@ -95,6 +95,8 @@ row! {
         hedges_over_budget: count,
         /// Attempts outside the proxy's zone.
         beyond_zone: count,
+        /// Attempts for which the health of endpoints was ignored.
+        attempts_in_panic: count,
         ejections: count,
         /// Called for, but too many were out or the rule only logs.
         ejections_withheld: count,

@@ -326,6 +326,11 @@ impl CoreStats {
         }
     }
 
+    /// Counts an attempt for which the health of endpoints was ignored.
+    pub(crate) fn chose_in_panic(&mut self, cluster: StatId) {
+        self.clusters.row_mut(cluster).attempts_in_panic += 1;
+    }
+
     /// Counts an attempt at an endpoint outside the proxy's zone, where that counts.
     pub(crate) fn left_zone(&mut self, cluster: StatId) {
         self.clusters.row_mut(cluster).beyond_zone += 1;
