@@ -1,7 +1,8 @@
 //! Which requests are mirrored, and when a mirror must not be made.
 //!
 //! The sample is by hash of a stable key, so that all requests of a user are mirrored or none. A mirror that has no room
-//! is dropped and counted; it never waits, and the primary never waits for it (C50).
+//! is dropped and counted; it never waits, and the primary never waits for it (C50). A mirror cluster that answers nothing
+//! is left alone for a while, so that the core's time goes to the primary and not to connections that nobody accepts.
 
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ pub enum Dropped {
     InFlight,
     Bandwidth,
     Buffer,
+    /// The last mirrors came to nothing, one after the other.
+    Unanswered,
 }
 
 impl Dropped {
@@ -43,6 +46,7 @@ impl Dropped {
             Self::InFlight => "in_flight_limit",
             Self::Bandwidth => "bandwidth_limit",
             Self::Buffer => "buffer_full",
+            Self::Unanswered => "unanswered",
         }
     }
 }
@@ -53,7 +57,16 @@ impl Dropped {
 pub struct MirrorRoom {
     in_flight: u32,
     buckets: Vec<Bucket>,
+    unanswered_in_a_row: u32,
+    /// No mirror before.
+    paused_until: Duration,
 }
+
+/// Mirrors without an answer, one after the other, that make a pause. As many as eject an endpoint.
+const UNANSWERED_MAX: u32 = 5;
+
+/// After it every mirror is tried again until one more comes to nothing.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Limits of which bandwidth is remembered; those of one config are few, and old ones go first.
 const BUCKETS_MAX: usize = 16;
@@ -71,8 +84,9 @@ impl MirrorRoom {
     /// Takes a place for one mirror; given back with [`Self::finished`].
     ///
     /// # Errors
-    /// No place, or not a byte of bandwidth left.
+    /// The last ones came to nothing, no place, or not a byte of bandwidth left.
     pub fn start(&mut self, rules: &MirrorRules, now: Duration) -> Result<(), Dropped> {
+        self.answers(now)?;
         if self.in_flight >= rules.in_flight_max {
             return Err(Dropped::InFlight);
         }
@@ -100,6 +114,26 @@ impl MirrorRoom {
         let bucket = self.bucket(rules, now);
         bucket.bytes = bucket.bytes.checked_sub(bytes).ok_or(Dropped::Bandwidth)?;
         Ok(())
+    }
+
+    /// Whether mirrors are worth a try.
+    ///
+    /// # Errors
+    /// The last ones came to nothing.
+    pub fn answers(&self, now: Duration) -> Result<(), Dropped> {
+        if now < self.paused_until { Err(Dropped::Unanswered) } else { Ok(()) }
+    }
+
+    /// A mirror that was sent has been answered, or has come to nothing.
+    pub fn ended(&mut self, is_answered: bool, now: Duration) {
+        if is_answered {
+            (self.unanswered_in_a_row, self.paused_until) = (0, Duration::ZERO);
+            return;
+        }
+        self.unanswered_in_a_row = self.unanswered_in_a_row.saturating_add(1);
+        if self.unanswered_in_a_row >= UNANSWERED_MAX {
+            self.paused_until = now.saturating_add(PAUSE);
+        }
     }
 
     /// A mirror is over, however.
@@ -177,6 +211,32 @@ mod tests {
             assert_eq!(room.body(&other, limit.min(600), 0, MS), Ok(()));
         }
         assert!(room.buckets.len() <= BUCKETS_MAX);
+    }
+
+    #[test]
+    fn who_never_answers_is_asked_once_in_a_while() {
+        let mut room = MirrorRoom::default();
+        let mut asked = 0;
+        for ms in 0..10_000 {
+            if room.start(&RULES, ms * MS).is_ok() {
+                asked += 1;
+                room.ended(false, ms * MS);
+                room.finished();
+            }
+        }
+        assert_eq!(asked, 5 + 9, "five, then one in each second");
+        assert_eq!(room.start(&RULES, 10_000 * MS), Err(Dropped::Unanswered));
+        let again = 20_000 * MS;
+        assert_eq!(room.start(&RULES, again), Ok(()));
+        room.ended(true, again);
+        for _ in 0..4 {
+            room.ended(false, again);
+        }
+        assert_eq!(room.start(&RULES, again), Ok(()), "one answer, and five more have to fail");
+        room.ended(false, again);
+        assert_eq!(room.answers(again), Err(Dropped::Unanswered));
+        room.ended(true, again);
+        assert_eq!(room.answers(again), Ok(()), "an answer that was on its way ends the pause");
     }
 
     #[test]

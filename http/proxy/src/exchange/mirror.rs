@@ -103,7 +103,9 @@ impl Exchange<'_> {
         let is_tunnel = self.request.head.protocol().is_some() || self.request.head.method == Method::Connect;
         let place = match self.request.body {
             _ if is_tunnel => Err(MirrorEnd::Tunnel),
-            BodyLength::Empty => Ok(None),
+            BodyLength::Empty => {
+                cluster.mirrors.borrow().answers(clock::now()).map(|()| None).map_err(MirrorEnd::Dropped)
+            }
             BodyLength::Exact(bytes) if bytes > mirror.rules.buffered_bytes_max => {
                 Err(MirrorEnd::Dropped(Dropped::Buffer))
             }
@@ -228,6 +230,10 @@ impl Copy {
         };
         let (end, outcome) = ended.map_or_else(|failure| failure, |outcome| (MirrorEnd::Sent, outcome));
         let Detached { lease, core, .. } = &self.request;
+        // A copy that cannot be written is not the mirror's doing.
+        if end != MirrorEnd::NotWritable {
+            lease.cluster.mirrors.borrow_mut().ended(end == MirrorEnd::Sent, clock::now());
+        }
         lease.goes(outcome, clock::now().saturating_sub(began_at), LoadSign::None);
         self.admitted.ends_like(lease);
         core.stats.borrow_mut().mirror_ended(lease.cluster.stat, end);

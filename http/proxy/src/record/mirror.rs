@@ -7,7 +7,7 @@ use http_balance::mirror::Dropped;
 pub enum MirrorEnd {
     /// The mirror answered, whatever.
     Sent,
-    /// Not sent: no place, no bandwidth, too long a body.
+    /// Not sent: no place, no bandwidth, too long a body, or a mirror that does not answer.
     Dropped(Dropped),
     /// Not sent: an upgrade or CONNECT has no message to copy.
     Tunnel,
@@ -27,11 +27,12 @@ pub enum MirrorEnd {
 
 impl MirrorEnd {
     /// Those that did not come to be sent first, behind `Sent`.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Sent,
         Self::Dropped(Dropped::InFlight),
         Self::Dropped(Dropped::Bandwidth),
         Self::Dropped(Dropped::Buffer),
+        Self::Dropped(Dropped::Unanswered),
         Self::Tunnel,
         Self::Unfinished,
         Self::Refused,
@@ -42,7 +43,7 @@ impl MirrorEnd {
         Self::Broken,
     ];
     /// The first of them that failed after it began.
-    const FAILED_FROM: usize = 9;
+    const FAILED_FROM: usize = 10;
 
     pub(crate) fn index(self) -> usize {
         Self::ALL.iter().position(|end| *end == self).expect("ALL has every one")
