@@ -6,6 +6,7 @@
 //! says so when one is missing.
 #![expect(clippy::panic, reason = "a harness fails the test that called it")]
 
+pub mod callers;
 pub mod client;
 pub mod config;
 pub mod dir;

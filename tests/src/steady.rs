@@ -48,13 +48,22 @@ impl Steady {
     /// Starts `clients` connections that ask for `/` `rate` times a second together.
     #[must_use]
     pub fn start(address: SocketAddr, clients: u32, rate: u32) -> Self {
+        Self::asking("/", address, clients, rate)
+    }
+
+    /// The same for another path.
+    #[must_use]
+    pub fn asking(path: &'static str, address: SocketAddr, clients: u32, rate: u32) -> Self {
         let seen: Arc<Mutex<Seen>> = Arc::default();
         let stop = Arc::new(AtomicBool::new(false));
         let gap = Duration::from_secs(u64::from(clients)) / rate;
         let threads = (0..clients)
             .map(|number| {
                 let (seen, stop) = (Arc::clone(&seen), Arc::clone(&stop));
-                std::thread::spawn(move || ask(address, gap * number / clients, gap, &seen, &stop))
+                std::thread::spawn(move || {
+                    let offset = gap * number / clients;
+                    ask((path, address), offset, gap, &seen, &stop);
+                })
             })
             .collect();
         Self { seen, stop, threads }
@@ -109,13 +118,20 @@ impl Drop for Steady {
     }
 }
 
-fn ask(address: SocketAddr, offset: Duration, gap: Duration, seen: &Mutex<Seen>, stop: &AtomicBool) {
+fn ask(
+    (path, address): (&str, SocketAddr),
+    offset: Duration,
+    gap: Duration,
+    seen: &Mutex<Seen>,
+    stop: &AtomicBool,
+) {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a.example\r\n\r\n");
     let mut due = Instant::now() + offset;
     let mut kept = None;
     while !stop.load(Ordering::Acquire) {
         pause(due.saturating_duration_since(Instant::now()));
         let result = connection(kept.take(), address).and_then(|mut stream| {
-            exchange(&mut stream)?;
+            exchange(&mut stream, &request)?;
             Ok(stream)
         });
         let took = due.elapsed();
@@ -143,8 +159,8 @@ fn connection(kept: Option<TcpStream>, address: SocketAddr) -> std::io::Result<T
 }
 
 /// One request whose answer has a length and fits one buffer.
-fn exchange(stream: &mut TcpStream) -> std::io::Result<()> {
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")?;
+fn exchange(stream: &mut TcpStream, request: &str) -> std::io::Result<()> {
+    stream.write_all(request.as_bytes())?;
     let mut answer = [0; 4096];
     let mut filled = 0;
     loop {

@@ -1,14 +1,23 @@
-//! A small HTTP/1.1 backend for demos, on std alone: answers every request with its own id and counts what it
-//! served. Usage: `backend PORT ID`. `GET /count` says the number of requests so far; `GET /bytes/N` sends N bytes.
+//! A small HTTP/1.1 backend for demos and tests: answers every request with its own id and counts what it
+//! served. Usage: `backend PORT ID`. `GET /count` says the number of requests so far; `GET /bytes/N` sends N bytes;
+//! after `GET /delay/N` answers take N milliseconds.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Largest body of `GET /bytes/N`.
 const BODY_BYTES_MAX: usize = 64 << 20;
+
+#[derive(Default)]
+struct Backend {
+    id: String,
+    served: AtomicU64,
+    delay_ms: AtomicU64,
+}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -23,12 +32,12 @@ fn main() -> ExitCode {
         Ok(listener) => listener,
         Err(error) => return failed(&format!("port {port}: {error}")),
     };
-    let served = Arc::new(AtomicU64::new(0));
+    let backend = Arc::new(Backend { id: id.clone(), ..Backend::default() });
     for stream in listener.incoming().filter_map(Result::ok) {
-        let (id, served) = (id.clone(), Arc::clone(&served));
+        let backend = Arc::clone(&backend);
         std::thread::spawn(move || {
             // A client that goes away in the middle is no fault of ours.
-            drop(serve(&stream, &id, &served));
+            drop(serve(&stream, &backend));
         });
     }
     ExitCode::SUCCESS
@@ -41,7 +50,8 @@ fn failed(text: &str) -> ExitCode {
 }
 
 /// Serves one connection until either side has enough.
-fn serve(stream: &TcpStream, id: &str, served: &AtomicU64) -> std::io::Result<()> {
+fn serve(stream: &TcpStream, backend: &Backend) -> std::io::Result<()> {
+    let id = &backend.id;
     stream.set_nodelay(true)?;
     let mut writer = stream;
     let mut reader = BufReader::new(stream);
@@ -57,9 +67,16 @@ fn serve(stream: &TcpStream, id: &str, served: &AtomicU64) -> std::io::Result<()
             Length::Chunked => skip_chunks(&mut reader)?,
         }
         let body = if target == "/count" {
-            format!("{}\n", served.load(Ordering::Relaxed)).into_bytes()
+            format!("{}\n", backend.served.load(Ordering::Relaxed)).into_bytes()
+        } else if let Some(delay_ms) = target.strip_prefix("/delay/").and_then(|text| text.parse().ok()) {
+            backend.delay_ms.store(delay_ms, Ordering::Relaxed);
+            Vec::new()
         } else {
-            served.fetch_add(1, Ordering::Relaxed);
+            backend.served.fetch_add(1, Ordering::Relaxed);
+            let delay = Duration::from_millis(backend.delay_ms.load(Ordering::Relaxed));
+            if !delay.is_zero() {
+                tests::wait::pause(delay);
+            }
             body(&target, id)
         };
         let end = if close { "Connection: close\r\n" } else { "" };

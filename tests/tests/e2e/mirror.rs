@@ -1,14 +1,13 @@
-//! C50: a mirror gets clean, whole copies, and whatever it does, the primary neither waits nor fails.
+//! C50: a mirror gets clean, whole copies, and whatever it does, the primary neither waits nor fails. What it does to
+//! latency is measured by load/neighbours.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tests::config::ClusterTls;
 use tests::h2peer::{H2Client, H2Origin, block_on, drain, request};
 use tests::message::hash;
-use tests::steady::Steady;
 use tests::tls::Authority;
 use tests::{Cluster, Config, Origin, PATIENCE, Protocol, Proxy, origin, wait_until};
 
@@ -255,7 +254,9 @@ fn a_dead_mirror_does_nothing_to_the_primary() {
     let proxy = mirrored(primary.address(), to(dead), json!({}));
     all_served(&proxy, 200);
     assert_eq!(wait_ends(&proxy, 200), 0.0);
-    assert!(ended(&proxy, "failed", "not_connected") >= 1.0);
+    let failed = ended(&proxy, "failed", "not_connected");
+    assert!(failed >= 5.0, "{failed}");
+    assert_eq!(failed + ended(&proxy, "skipped", "unanswered"), 200.0, "it is asked once in a while");
     primary_untouched(&proxy, 200);
 }
 
@@ -351,30 +352,6 @@ fn bandwidth_is_bounded_by_the_second() {
     assert!(sent >= 4.0 && dropped >= 1.0 && sent + dropped == 60.0, "{sent} sent, {dropped} dropped");
     assert_eq!(proxy.metrics().sum("shard_cluster_mirror_bytes_total", TO_MIRROR), sent * 1024.0);
     primary_untouched(&proxy, 60);
-}
-
-/// p99 of 400 requests a second in the calmest of three seconds.
-fn p99(proxy: &Proxy) -> Duration {
-    let steady = Steady::start(proxy.address(), 4, 400);
-    let seen = steady.calmest(3, Duration::from_secs(1));
-    assert_eq!(seen.failures, Vec::<String>::new());
-    assert!(seen.requests >= 400, "{seen:?}");
-    seen.p99
-}
-
-#[test]
-fn c50_a_dead_or_silent_mirror_does_not_move_the_primarys_p99() {
-    let primary = Origin::replying("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    let silent = Origin::scripted(|connection| while connection.request().is_some() {});
-    let dead = SocketAddr::from(([127, 0, 0, 1], tests::port::free_port()));
-    let alone = p99(&Proxy::start(Config::to(primary.address())));
-    for (what, mirror) in [("dead", dead), ("silent", silent.address())] {
-        let proxy = mirrored(primary.address(), to(mirror), json!({ "timeout": "500ms" }));
-        let with = p99(&proxy);
-        tests::note(&format!("primary's p99: {alone:?} alone, {with:?} with a {what} mirror"));
-        // Other tests run on the same cores; what waits for a mirror would take 500 ms.
-        assert!(with <= alone * 2 + Duration::from_millis(100), "{what}: {alone:?} alone, {with:?} with it");
-    }
 }
 
 #[test]

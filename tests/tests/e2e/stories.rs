@@ -1,16 +1,17 @@
-//! What callers see while a backend is slow, stopped, flapping or cold, and while clients are slow: each story with its
-//! bound and its figures, which are those of docs/resilience.md.
+//! What callers see while a backend is stopped, flapping or cold, and while clients are slow: each story with its bound and
+//! its figures, which are those of docs/resilience.md. Those that need a machine of their own are in load/neighbours.
 
 use std::net::SocketAddr;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tests::callers::Callers;
 use tests::dir::TempDir;
-use tests::steady::{Steady, Window, median};
+use tests::steady::{Steady, Window};
 use tests::tool::Process;
 use tests::wait::pause;
 use tests::{Cluster, Config, Origin, PATIENCE, Proxy, RawClient, Route, wait_until};
@@ -20,69 +21,6 @@ const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 /// What a machine with other tests on it adds to a latency at most.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// An answer and how long it took.
-#[derive(Clone, Debug)]
-struct Answer {
-    at: Instant,
-    took: Duration,
-    status: u16,
-    code: Option<String>,
-}
-
-/// Clients that ask again `gap` after each answer, until dropped.
-struct Callers {
-    answers: Arc<Mutex<Vec<Answer>>>,
-    stop: Arc<AtomicBool>,
-    threads: Vec<std::thread::JoinHandle<()>>,
-}
-
-impl Callers {
-    fn start(address: SocketAddr, path: &'static str, clients: usize, gap: Duration) -> Self {
-        let answers: Arc<Mutex<Vec<Answer>>> = Arc::default();
-        let stop = Arc::new(AtomicBool::new(false));
-        let ask = |number: u32| {
-            let (answers, stop) = (Arc::clone(&answers), Arc::clone(&stop));
-            let of = u32::try_from(clients).unwrap_or(u32::MAX);
-            std::thread::spawn(move || {
-                // Users do not ask all at once.
-                pause(gap * number / of);
-                let request = format!("GET {path} HTTP/1.1\r\nHost: a.example\r\n\r\n");
-                let mut client = RawClient::connect(address);
-                while !stop.load(Ordering::Acquire) {
-                    let began = Instant::now();
-                    client.send(&request);
-                    let response = client.response("GET");
-                    let (took, status, code) = (began.elapsed(), response.status, response.code());
-                    if response.field("connection") == Some("close") {
-                        client = RawClient::connect(address);
-                    }
-                    let answer = Answer { at: began, took, status, code };
-                    answers.lock().unwrap_or_else(PoisonError::into_inner).push(answer);
-                    pause(gap);
-                }
-            })
-        };
-        let threads = (0..clients).zip(0..).map(|(_, number)| ask(number)).collect();
-        Self { answers, stop, threads }
-    }
-
-    /// Those that were asked for since `began`.
-    fn since(&self, began: Instant) -> Vec<Answer> {
-        let answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        answers.iter().filter(|answer| answer.at >= began).cloned().collect()
-    }
-}
-
-impl Drop for Callers {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
-        for thread in self.threads.drain(..) {
-            let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking(), "a caller panicked");
-        }
-    }
-}
-
 fn on_one_core(mut config: Config) -> Proxy {
     config.cores = 1;
     Proxy::start(config)
@@ -90,19 +28,6 @@ fn on_one_core(mut config: Config) -> Proxy {
 
 fn is_ejected(proxy: &Proxy, address: SocketAddr) -> bool {
     !proxy.endpoint(address)["ejected"].is_null()
-}
-
-/// An origin that takes so many milliseconds for an answer.
-fn taking(ms: &Arc<AtomicU64>) -> Origin {
-    let ms = Arc::clone(ms);
-    Origin::scripted(move |connection| {
-        while connection.request().is_some() {
-            pause(Duration::from_millis(ms.load(Ordering::Acquire)));
-            if !connection.write(OK) {
-                return;
-            }
-        }
-    })
 }
 
 fn share(part: usize, all: usize) -> f64 {
@@ -116,45 +41,6 @@ fn unmoved(what: &str, before: &Window, after: &Window) {
     assert_eq!(after.failures, Vec::<String>::new(), "{what}");
     assert!(after.requests >= 50, "{what}: {after:?}");
     assert!(after.p99 <= before.p99 * 2 + SLACK, "{what}: before {before:?}, after {after:?}");
-}
-
-#[test]
-fn a_cluster_that_slows_down_leaves_the_others_alone() {
-    let search_ms = Arc::new(AtomicU64::new(80));
-    let search = taking(&search_ms);
-    // As a service does: of an answer at once any wake-up on the machine is more than a tenth.
-    let orders = taking(&Arc::new(AtomicU64::new(5)));
-    let cluster = Cluster::new("search", &[search.address()]).rule("in_flight_max", json!(20));
-    let config = Config::to(orders.address())
-        .and_cluster(cluster)
-        .and_route(Route::exact("search", "/search").to("search"));
-    let proxy = on_one_core(config);
-    let steady = Steady::start(proxy.address(), 4, 100);
-    let callers = Callers::start(proxy.address(), "/search", 40, Duration::from_millis(200));
-    let before = steady.calmest(4, Duration::from_secs(1));
-    search_ms.store(3_000, Ordering::Release);
-    let began = Instant::now();
-    let after = steady.calmest(4, Duration::from_secs(1));
-    let answers = callers.since(began);
-    let refused: Vec<_> = answers.iter().filter(|a| a.code.as_deref() == Some("in_flight_limit")).collect();
-    let refusal = median(refused.iter().map(|answer| answer.took));
-    tests::note(&format!(
-        "search goes from 80 ms to 3 s: orders' p99 {:?} before, {:?} after; {} of {} searches refused, in {refusal:?}",
-        before.p99,
-        after.p99,
-        refused.len(),
-        answers.len()
-    ));
-    unmoved("orders", &before, &after);
-    assert!(refused.len() > 200, "{} of {} are refused at once", refused.len(), answers.len());
-    assert!(refusal < Duration::from_millis(10), "a refusal takes {refusal:?}");
-    let slowest = answers.iter().map(|answer| answer.took).max().unwrap_or_default();
-    assert!(slowest < Duration::from_secs(3) + 5 * SLACK, "nothing waits in a queue: {slowest:?}");
-    drop(callers);
-    proxy.wait_metrics("there is no retry storm", |metrics| {
-        let of = |name: &str| metrics.sum(name, &[("cluster", "app/search")]);
-        of("shard_cluster_in_flight") == 0.0 && of("shard_cluster_retries_total") == 0.0
-    });
 }
 
 /// A backend in a process of its own.

@@ -64,7 +64,7 @@ struct Stand {
 }
 
 /// A backend that gives way to other threads by `steps` of priority.
-fn backend(dir: &TempDir, name: &str, steps: &str) -> (Process, SocketAddr) {
+pub(crate) fn backend(dir: &TempDir, name: &str, steps: &str) -> (Process, SocketAddr) {
     let port = tests::port::free_port();
     let mut command = Command::new("nice");
     command.args(["-n", steps]).arg(tests::proxy::binary("backend")).arg(port.to_string()).arg(name);

@@ -5,6 +5,7 @@
 mod floods;
 mod idle;
 mod instructions;
+mod neighbours;
 mod restart;
 mod soak;
 
