@@ -215,8 +215,8 @@ impl ClusterPlan {
         tables: &mut Tables,
     ) -> Result<Self, PlanError> {
         check(&rules, &endpoints)?;
-        let levels = endpoints.iter().map(|endpoint| usize::from(endpoint.priority) + 1).max().unwrap_or(0);
-        let tables = (0..levels).filter_map(|level| tables.of(rules.policy, &endpoints, level)).collect();
+        let levels = levels(&endpoints);
+        let tables = tables.of_all(rules.policy, &endpoints);
         Ok(Self { rules, endpoints, tables, generations, departed: Vec::new(), levels })
     }
 
@@ -250,6 +250,11 @@ impl ClusterPlan {
     pub fn session_overlap(&self) -> Duration {
         self.rules.sticky.map_or(Duration::ZERO, |sticky| sticky.overlap)
     }
+}
+
+/// Priorities of a plan.
+pub(crate) fn levels(endpoints: &[EndpointSpec]) -> usize {
+    endpoints.iter().map(|endpoint| usize::from(endpoint.priority) + 1).max().unwrap_or(0)
 }
 
 fn check(rules: &ClusterRules, endpoints: &[EndpointSpec]) -> Result<(), PlanError> {

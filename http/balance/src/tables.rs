@@ -1,8 +1,8 @@
 //! Hash tables of clusters that go by a request's key, made once for all cores and for every later config that has the
 //! same members.
 //!
-//! Invariants: the members of a table are sorted by id; a table never changes and lives as long as a plan has it. Owned
-//! by the thread that compiles snapshots; cores read what their plan refers to.
+//! Invariants: the members of a table are sorted by id; a table never changes and lives as long as a plan has it, or who
+//! keeps it for others. Owned by the thread that compiles snapshots; cores read what their plan refers to.
 #![expect(
     clippy::disallowed_types,
     reason = "tables are shared as immutable values of snapshots; no request clones or drops one"
@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use rustc_hash::FxBuildHasher;
 
 use crate::maglev::Maglev;
-use crate::plan::{EndpointSpec, Policy};
+use crate::plan::{EndpointSpec, Policy, levels};
 use crate::ring::{Member, Ring};
 use crate::time::stored;
 
@@ -24,6 +24,10 @@ pub struct Tables {
     /// By a digest of shape and members.
     known: Vec<(u64, Weak<Shared>)>,
 }
+
+/// A table on its way to the [`Tables`] of another thread.
+#[derive(Clone, Debug)]
+pub struct Kept(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -72,8 +76,25 @@ impl Table {
 }
 
 impl Tables {
+    /// Those that another thread has made; what they do not hold is made here.
+    #[must_use]
+    pub fn with(kept: &[Kept]) -> Self {
+        let known = kept.iter().map(|Kept(shared)| (shared.digest(), Arc::downgrade(shared)));
+        Self { known: known.collect() }
+    }
+
+    /// The tables of a plan over these endpoints, for [`Self::with`]; none for policies without any.
+    pub fn keep(&mut self, policy: Policy, endpoints: &[EndpointSpec]) -> Vec<Kept> {
+        self.of_all(policy, endpoints).into_iter().map(|table| Kept(table.shared)).collect()
+    }
+
+    /// The tables of a plan, by priority; none for policies without any.
+    pub(crate) fn of_all(&mut self, policy: Policy, endpoints: &[EndpointSpec]) -> Vec<Table> {
+        (0..levels(endpoints)).filter_map(|level| self.of(policy, endpoints, level)).collect()
+    }
+
     /// The table over the endpoints of one priority; None for policies without one.
-    pub(crate) fn of(&mut self, policy: Policy, endpoints: &[EndpointSpec], level: usize) -> Option<Table> {
+    fn of(&mut self, policy: Policy, endpoints: &[EndpointSpec], level: usize) -> Option<Table> {
         let shape = match policy {
             Policy::RingHash { virtual_nodes, .. } => Shape::Ring { virtual_nodes },
             Policy::Maglev { rows, .. } => Shape::Maglev { rows },
@@ -94,7 +115,7 @@ impl Tables {
     }
 
     fn shared(&mut self, shape: Shape, members: Vec<Member>) -> Arc<Shared> {
-        let digest = FxBuildHasher.hash_one((shape, &members));
+        let digest = digest(shape, &members);
         let same = |shared: &Arc<Shared>| shared.shape == shape && shared.members == members;
         let alike = self.known.iter().filter(|(known, _)| *known == digest);
         if let Some(shared) = alike.filter_map(|(_, shared)| shared.upgrade()).find(same) {
@@ -109,6 +130,16 @@ impl Tables {
         self.known.push((digest, Arc::downgrade(&shared)));
         shared
     }
+}
+
+impl Shared {
+    fn digest(&self) -> u64 {
+        digest(self.shape, &self.members)
+    }
+}
+
+fn digest(shape: Shape, members: &[Member]) -> u64 {
+    FxBuildHasher.hash_one((shape, members))
 }
 
 #[cfg(test)]
@@ -157,6 +188,31 @@ mod tests {
                 assert_eq!(walked(&one), walked(&other));
             }
         }
+    }
+
+    #[test]
+    fn a_table_that_was_made_elsewhere_is_used_where_it_fits() {
+        let rules = ClusterRules { policy: RING, ..ClusterRules::default() };
+        let two_levels = || -> Vec<EndpointSpec> {
+            specs(5)
+                .into_iter()
+                .zip([0, 1, 0, 1, 0])
+                .map(|(spec, priority)| EndpointSpec { priority, ..spec })
+                .collect()
+        };
+        let kept = Tables::default().keep(RING, &two_levels());
+        assert_eq!(kept.len(), 2);
+        let made = |endpoints| {
+            let mut tables = Tables::with(&kept);
+            ClusterPlan::build_shared(rules.clone(), endpoints, Vec::new(), &mut tables).unwrap()
+        };
+        let plan = made(two_levels());
+        for (table, Kept(shared)) in plan.tables.iter().zip(&kept) {
+            assert!(Arc::ptr_eq(&table.shared, shared));
+        }
+        let other = made(specs(5));
+        assert!(kept.iter().all(|Kept(shared)| !Arc::ptr_eq(shared, &other.tables[0].shared)));
+        assert!(Tables::default().keep(Policy::LeastRequest, &specs(5)).is_empty());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use http_balance::generations::{Dropped, GENERATIONS_MAX, RETIRED_POINTS_MAX};
 use http_proxy::record::Names;
 use http_proxy::snapshot::{
-    ClusterConfig, DnsTarget, ListenerConfig, Snapshot, StatId, Steering, Subset, TicketSource,
+    ClusterConfig, DnsTarget, ListenerConfig, Named, Snapshot, StatId, Steering, Subset, TicketSource,
     ZonePreference,
 };
 use serde_json::{Value, json};
@@ -40,6 +40,8 @@ pub(crate) struct Description {
     pub(crate) titles: Titles,
     /// By cluster.
     pub(crate) dns: Vec<(String, Vec<DnsTarget>)>,
+    /// Those whose hash tables are made anew with each answer, by cluster.
+    pub(crate) named: Vec<(String, Named)>,
     /// Clusters whose endpoints this process checks.
     pub(crate) checks: Vec<health::Target>,
     /// What an operator may drain, by cluster.
@@ -65,6 +67,7 @@ impl Description {
                 clusters: snapshot.clusters.iter().map(|one| (one.stat.0, one.name.clone())).collect(),
             },
             dns: with_names.map(|cluster| (cluster.name.clone(), cluster.dns.clone())).collect(),
+            named: snapshot.clusters.iter().filter_map(named).collect(),
             checks: snapshot.clusters.iter().filter_map(health_target).collect(),
             endpoints: snapshot.clusters.iter().map(known).collect(),
             dump: dump(snapshot, digest),
@@ -75,6 +78,10 @@ impl Description {
 fn known(cluster: &ClusterConfig) -> (String, Known) {
     let addresses = cluster.all_endpoints().map(|endpoint| endpoint.address).collect();
     (cluster.name.clone(), Known { addresses, has_names: !cluster.dns.is_empty() })
+}
+
+fn named(cluster: &ClusterConfig) -> Option<(String, Named)> {
+    Some((cluster.name.clone(), cluster.named()?))
 }
 
 fn health_target(cluster: &ClusterConfig) -> Option<health::Target> {

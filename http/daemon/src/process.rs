@@ -169,7 +169,9 @@ impl Process {
     /// [`Self::adopt_drains`] once the shards have been told of the config.
     #[must_use]
     pub(crate) fn publish(&mut self, description: Description, digest: String) -> BTreeMap<String, Known> {
-        let Description { version, listeners, names, titles, dns, checks, endpoints, dump } = description;
+        let Description { version, listeners, names, titles, dns, named, checks, endpoints, dump } =
+            description;
+        self.registry.set_named(named);
         self.log.set_sinks(self.registry.sinks());
         {
             let mut state = admin::lock(&self.state);
@@ -478,10 +480,12 @@ impl Process {
                 checker.found(&cluster, endpoints.iter().map(health::Peer::of).collect());
             }
             let generations = self.registry.resolved(&cluster, &endpoints, self.shards.now());
+            let tables = self.registry.tables_with(&cluster, &endpoints);
             self.note_rings();
             self.shards.tell_all(|| {
-                let (endpoints, generations) = (endpoints.clone(), generations.clone());
-                Command::Resolved(Resolved { cluster: cluster.clone(), endpoints, generations })
+                let (endpoints, generations, tables) =
+                    (endpoints.clone(), generations.clone(), tables.clone());
+                Command::Resolved(Resolved { cluster: cluster.clone(), endpoints, generations, tables })
             });
         }
     }

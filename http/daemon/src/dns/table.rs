@@ -181,7 +181,12 @@ impl Table {
         }
         // The rest has no names any more: what was found must not stay.
         for (cluster, _) in before.into_iter().filter(|(_, cluster)| cluster.reported.is_some()) {
-            self.resolved.push(Resolved { cluster, endpoints: Vec::new(), generations: Vec::new() });
+            self.resolved.push(Resolved {
+                cluster,
+                endpoints: Vec::new(),
+                generations: Vec::new(),
+                tables: Vec::new(),
+            });
         }
     }
 
@@ -253,7 +258,12 @@ impl Table {
             let known = state.reported.as_deref().is_some_and(|before| same(before, &endpoints));
             if std::mem::take(&mut state.due) || !known {
                 state.reported = Some(endpoints.clone());
-                self.resolved.push(Resolved { cluster, endpoints, generations: Vec::new() });
+                self.resolved.push(Resolved {
+                    cluster,
+                    endpoints,
+                    generations: Vec::new(),
+                    tables: Vec::new(),
+                });
             }
         }
         (std::mem::take(&mut self.resolved), std::mem::take(&mut self.events))

@@ -19,18 +19,19 @@ use http_balance::admission::{Admission, Applicant, Finished, Refusal, Ticket};
 use http_balance::breaker::BreakerState;
 use http_balance::cluster::EndpointView;
 use http_balance::endpoint::{Availability, ConnectionAdvice, Health, Wanted};
-use http_balance::generations::{Generation, newer};
+use http_balance::generations::newer;
 use http_balance::hashing::Placed;
 use http_balance::hedge::{self, HedgeRules, NoHedge};
 use http_balance::mirror::MirrorRoom;
 use http_balance::retry::{self, Again, Attempted, BodyState, NoRetry, RetryRules};
 use http_balance::shed::LoadSign;
 use http_balance::sticky::Session;
+use http_balance::tables::Tables;
 use http_balance::{ClusterPlan, ClusterState, EndpointId, Event, NoEndpoint, Outcome, Pick, Slot, mix};
 use rustc_hash::FxHashSet;
 
-use super::Endpoint;
 use super::news::News;
+use super::{Endpoint, Resolved};
 use crate::core::LiveSnapshot;
 use crate::reason::Reason;
 use crate::record::CoreStats;
@@ -114,14 +115,10 @@ pub struct Condition {
 
 impl Settings {
     /// With the addresses that names stand for, and the rings with these.
-    pub(super) fn new(
-        snapshot: Rc<LiveSnapshot>,
-        index: ClusterIndex,
-        (found, generations): (&[EndpointConfig], &[Generation]),
-    ) -> Self {
+    pub(super) fn new(snapshot: Rc<LiveSnapshot>, index: ClusterIndex, resolved: Option<&Resolved>) -> Self {
         let mut settings = Self { snapshot, index, found: None };
-        if !found.is_empty() {
-            settings.found = settings.plan_with(found, generations);
+        if let Some(resolved) = resolved.filter(|resolved| !resolved.endpoints.is_empty()) {
+            settings.found = settings.plan_with(resolved);
         }
         settings
     }
@@ -135,20 +132,16 @@ impl Settings {
     }
 
     /// None when it cannot be balanced, which the compile has excluded for everything but the number of addresses.
-    fn plan_with(&self, found: &[EndpointConfig], generations: &[Generation]) -> Option<ClusterPlan> {
+    fn plan_with(&self, resolved: &Resolved) -> Option<ClusterPlan> {
         let config = self.config();
         let mut specs = config.plan.endpoints().to_vec();
-        specs.extend(self.joining(found).map(EndpointConfig::spec));
+        specs.extend(config.joining(&resolved.endpoints).map(EndpointConfig::spec));
         // Names may have changed after the config was made, or before.
-        let generations = newer(config.plan.generations(), generations).to_vec();
-        let plan = ClusterPlan::build(config.plan.rules.clone(), specs, generations).ok()?;
+        let generations = newer(config.plan.generations(), &resolved.generations).to_vec();
+        let mut tables = Tables::with(&resolved.tables);
+        let plan =
+            ClusterPlan::build_shared(config.plan.rules.clone(), specs, generations, &mut tables).ok()?;
         Some(plan.with_departed(config.plan.departed().to_vec()))
-    }
-
-    /// Found addresses that the config does not name itself.
-    fn joining<'a>(&'a self, found: &'a [EndpointConfig]) -> impl Iterator<Item = &'a EndpointConfig> {
-        let own = &self.config().endpoints;
-        found.iter().filter(|found| !own.iter().any(|own| own.address == found.address))
     }
 
     /// Whether connections made for `other` may serve this config. TLS contexts cannot be compared, so a cluster
@@ -202,7 +195,7 @@ impl Cluster {
         let mut endpoints = self.endpoints.borrow_mut();
         let mut replaced = Vec::new();
         let found: &[_] = if settings.found.is_some() { found } else { &[] };
-        for (position, wanted) in config.endpoints.iter().chain(settings.joining(found)).enumerate() {
+        for (position, wanted) in config.endpoints.iter().chain(config.joining(found)).enumerate() {
             let Some(slot) = state.slot_at(position) else { continue };
             if endpoints.len() <= slot.index() {
                 endpoints.resize(slot.index() + 1, None);

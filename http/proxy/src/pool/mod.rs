@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use http_balance::endpoint::Health;
 use http_balance::generations::Generation;
+use http_balance::tables::Kept;
 use http_balance::{EndpointId, mix};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -37,6 +38,8 @@ pub struct Resolved {
     pub endpoints: Vec<EndpointConfig>,
     /// The rings of its sessions with these, see [`crate::snapshot::StatRegistry::resolved`].
     pub generations: Vec<Generation>,
+    /// Its hash tables with these, see [`crate::snapshot::StatRegistry::tables_with`].
+    pub tables: Vec<Kept>,
 }
 
 /// What health checks say of the endpoints of a cluster; those that are not named are not checked.
@@ -111,8 +114,7 @@ impl Clusters {
         let resolved = self.resolved.borrow();
         let resolved = resolved.get(&config.name);
         let found = resolved.map_or(&[][..], |resolved| &resolved.endpoints);
-        let generations = resolved.map_or(&[][..], |resolved| &resolved.generations);
-        let settings = Settings::new(Rc::clone(snapshot), index, (found, generations));
+        let settings = Settings::new(Rc::clone(snapshot), index, resolved);
         if let Some(cluster) = before {
             cluster.change(settings, found);
             self.tell_state(&cluster, &config.name);

@@ -11,10 +11,11 @@ use bytes::Bytes;
 use http_balance::check::CheckRules;
 use http_balance::endpoint::Health;
 use http_balance::mirror::MirrorRules;
-use http_balance::plan::Standing;
+use http_balance::plan::{Policy, Standing};
 use http_balance::retry::RetryRules;
 use http_balance::shed::Class;
 use http_balance::sticky::{CookieKey, CookieMac};
+use http_balance::tables::{Kept, Tables};
 use http_balance::{ClusterPlan, EndpointId, EndpointSpec};
 use http_gateway::acl::AddressRules;
 use http_gateway::body_limit::BodyRate;
@@ -432,6 +433,30 @@ pub struct ClusterConfig {
     pub subset: Subset,
 }
 
+/// A cluster whose hash tables change with what its names stand for.
+#[derive(Debug)]
+pub struct Named {
+    policy: Policy,
+    /// Of the config.
+    endpoints: Vec<EndpointConfig>,
+}
+
+impl Named {
+    /// Its tables once its names stand for these.
+    pub(super) fn tables_with(&self, found: &[EndpointConfig], tables: &mut Tables) -> Vec<Kept> {
+        let all = self.endpoints.iter().chain(joining(&self.endpoints, found));
+        let specs: Vec<_> = all.map(EndpointConfig::spec).collect();
+        tables.keep(self.policy, &specs)
+    }
+}
+
+fn joining<'a>(
+    own: &'a [EndpointConfig],
+    found: &'a [EndpointConfig],
+) -> impl Iterator<Item = &'a EndpointConfig> {
+    found.iter().filter(|found| !own.iter().any(|own| own.address == found.address))
+}
+
 /// Which part of a cluster's endpoints this core has.
 #[derive(Clone, Debug, Default)]
 pub enum Subset {
@@ -444,6 +469,21 @@ pub enum Subset {
 }
 
 impl ClusterConfig {
+    /// Found addresses that the config does not name itself.
+    pub(crate) fn joining<'a>(
+        &'a self,
+        found: &'a [EndpointConfig],
+    ) -> impl Iterator<Item = &'a EndpointConfig> {
+        joining(&self.endpoints, found)
+    }
+
+    /// What its hash tables are made over; None where that does not change while the config is the same.
+    pub fn named(&self) -> Option<Named> {
+        let policy = self.plan.rules.policy;
+        let is_hashed = matches!(policy, Policy::RingHash { .. } | Policy::Maglev { .. });
+        (is_hashed && !self.dns.is_empty()).then(|| Named { policy, endpoints: self.endpoints.clone() })
+    }
+
     /// The endpoints of the config, those that this core does not keep included.
     pub fn all_endpoints(&self) -> impl Iterator<Item = &EndpointConfig> {
         let beyond = match &self.subset {

@@ -12,10 +12,10 @@ use http_balance::generations::{Dropped, Generation};
 use http_balance::plan::Standing;
 use http_balance::ring::RingVersion;
 use http_balance::sticky::StickyRules;
-use http_balance::tables::Tables;
+use http_balance::tables::{Kept, Tables};
 use rustc_hash::FxHashMap;
 
-use super::model::{EndpointConfig, EndpointRole, LogSink, StatId};
+use super::model::{EndpointConfig, EndpointRole, LogSink, Named, StatId};
 use super::rings::{By, Heritage, Home, Present, Rings};
 use crate::record::TABLE_SIZES_MAX;
 
@@ -79,6 +79,8 @@ pub struct StatRegistry {
     sinks: Vec<LogSink>,
     rings: Rings,
     pub(super) tables: Tables,
+    /// By cluster, as the config that is in force has them.
+    named: FxHashMap<String, Named>,
 }
 
 /// See [`StatRegistry::keep_rings`]. Tables are shared, not copied.
@@ -119,6 +121,7 @@ impl StatRegistry {
             sinks: Vec::new(),
             rings: Rings::default(),
             tables: Tables::default(),
+            named: FxHashMap::default(),
         }
     }
 
@@ -196,6 +199,18 @@ impl StatRegistry {
         let series = |stat| self.name(StatFamily::Endpoint, stat)?.strip_prefix(&prefix).map(str::to_owned);
         let found = found.iter().map(|endpoint| present(endpoint, series(endpoint.stat))).collect();
         self.rings.found(cluster, found)
+    }
+
+    /// Takes note of the clusters whose hash tables are made anew with each answer to their names.
+    pub fn set_named(&mut self, named: impl IntoIterator<Item = (String, Named)>) {
+        self.named = named.into_iter().collect();
+    }
+
+    /// The hash tables of such a cluster with the endpoints that its names stand for, made once for all cores; none for
+    /// other clusters. A core whose config is not the one in force yet makes its own.
+    pub fn tables_with(&mut self, cluster: &str, found: &[EndpointConfig]) -> Vec<Kept> {
+        let named = self.named.get(cluster);
+        named.map(|named| named.tables_with(found, &mut self.tables)).unwrap_or_default()
     }
 
     /// What a process that takes over goes on with, by cluster. `now` is by the cores' clocks.

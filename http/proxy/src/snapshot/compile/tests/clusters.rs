@@ -18,7 +18,7 @@ use control_api::{Resources, to_any};
 
 use super::{ads, assignment, cluster, compiled, endpoint, number, refusal, refused, seconds, small};
 use crate::snapshot::model::UpstreamProtocol;
-use crate::snapshot::{ClusterConfig, StatRegistry, compile};
+use crate::snapshot::{ClusterConfig, EndpointConfig, StatRegistry, compile};
 
 fn with(edit: impl FnOnce(&mut Cluster)) -> Resources {
     let mut resources = small();
@@ -65,6 +65,34 @@ fn unset_means_the_default_of_the_contract() {
         (endpoint.address.to_string().as_str(), endpoint.weight, &endpoint.hostname),
         ("10.0.0.1:8080", 1, &None)
     );
+}
+
+#[test]
+fn a_ring_over_names_is_made_once_for_all_cores() {
+    let named = |policy: LbPolicy| {
+        move |c: &mut Cluster| {
+            c.lb_policy = policy.into();
+            let endpoints = vec![endpoint("192.0.2.1", 80), endpoint("backend.example", 80)];
+            c.load_assignment = Some(assignment("x", endpoints));
+        }
+    };
+    let tables = |resources: &Resources| {
+        let (cluster, mut registry) = (first(resources), StatRegistry::new());
+        registry.set_named(cluster.named().map(|named| (cluster.name.clone(), named)));
+        let found = ["192.0.2.1:80", "192.0.2.2:80"].map(|address| {
+            let address = address.parse().expect("an address");
+            EndpointConfig { address, ..cluster.endpoints[0].clone() }
+        });
+        let made = registry.tables_with(&cluster.name, &found).len();
+        assert_eq!(registry.tables_with("another", &found).len(), 0);
+        registry.set_named([]);
+        assert_eq!(registry.tables_with(&cluster.name, &found).len(), 0, "the config has it no more");
+        made
+    };
+    assert_eq!(tables(&dns(named(LbPolicy::RingHash))), 1);
+    assert_eq!(tables(&dns(named(LbPolicy::LeastRequest))), 0, "there is no table");
+    let fixed = |c: &mut Cluster| c.lb_policy = LbPolicy::RingHash.into();
+    assert_eq!(tables(&with(fixed)), 0, "the snapshot's plan has it");
 }
 
 #[test]
