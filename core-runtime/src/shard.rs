@@ -303,6 +303,42 @@ mod tests {
     }
 
     #[test]
+    fn who_passes_a_gate_may_spend_more_and_goes_to_the_end_of_the_line() {
+        run(DriverChoice::Auto, &Epoch::start(), |_kind| async {
+            let gate = crate::sync::TurnGate::new(8);
+            let passed = Rc::new(RefCell::new(Vec::new()));
+            for number in 0..6 {
+                let (gate, passed) = (gate.clone(), Rc::clone(&passed));
+                spawn(async move {
+                    for _ in 0..4 {
+                        let mut place = None;
+                        std::future::poll_fn(|cx| gate.poll_enter(cx, &mut place)).await;
+                        gate.spend(4);
+                        passed.borrow_mut().push((exec::turn(), number));
+                    }
+                });
+            }
+            let until = crate::clock::now() + Duration::from_secs(5);
+            while passed.borrow().len() < 24 && crate::clock::now() < until {
+                crate::next_turn().await;
+            }
+            let passed = passed.borrow();
+            assert_eq!(passed.len(), 24);
+            for turn in passed.chunk_by(|one, other| one.0 == other.0) {
+                assert!(turn.len() <= 2, "five and five is more than eight: {turn:?}");
+            }
+            // While nobody stands in line the first one passes twice; then nobody before everybody else in the line has.
+            for five in passed[2..].windows(5) {
+                let mut numbers: Vec<i32> = five.iter().map(|(_, number)| *number).collect();
+                numbers.sort_unstable();
+                numbers.dedup();
+                assert_eq!(numbers.len(), 5, "{passed:?}");
+            }
+        })
+        .expect("the loop ran");
+    }
+
+    #[test]
     fn free_bytes_are_spent_by_all_and_come_back_with_the_next_turn() {
         run(DriverChoice::Auto, &Epoch::start(), |_kind| async {
             use crate::sync::{free_bytes, spend_free_bytes};

@@ -96,6 +96,8 @@ struct Gate {
     turn: Cell<u64>,
     entered: Cell<usize>,
     line: RefCell<VecDeque<(GatePlace, Waker)>>,
+    /// A task calls those in the line.
+    has_caller: Cell<bool>,
 }
 
 /// A place in a gate's line; set once its task may pass.
@@ -105,7 +107,7 @@ pub struct GatePlace(Rc<Cell<bool>>);
 impl TurnGate {
     pub fn new(per_turn: usize) -> Self {
         let (turn, entered, line) = (Cell::new(0), Cell::new(0), RefCell::default());
-        Self(Rc::new(Gate { per_turn, turn, entered, line }))
+        Self(Rc::new(Gate { per_turn, turn, entered, line, has_caller: Cell::new(false) }))
     }
 
     /// Ready when the calling task may pass. `place` is the caller's for one passage: `None` at first, and again after.
@@ -119,17 +121,22 @@ impl TurnGate {
             None => {}
         }
         let gate = &self.0;
-        let is_first = gate.line.borrow().is_empty();
-        if is_first && gate.room() > 0 {
+        if gate.line.borrow().is_empty() && gate.room() > 0 {
             gate.entered.set(gate.entered.get() + 1);
             return Poll::Ready(());
         }
         let own = place.insert(GatePlace::default()).clone();
         gate.line.borrow_mut().push_back((own, cx.waker().clone()));
-        if is_first {
+        if !gate.has_caller.replace(true) {
             exec::spawn(call_each_turn(Rc::clone(gate)));
         }
         Poll::Pending
+    }
+
+    /// Takes note that who passed did the work of `count` more.
+    pub fn spend(&self, count: usize) {
+        let left = self.0.room();
+        self.0.entered.set(self.0.entered.get() + count.min(left));
     }
 }
 
@@ -181,6 +188,7 @@ struct Caller(Rc<Gate>);
 impl Drop for Caller {
     fn drop(&mut self) {
         self.0.line.borrow_mut().clear();
+        self.0.has_caller.set(false);
     }
 }
 
@@ -189,11 +197,13 @@ async fn call_each_turn(gate: Rc<Gate>) {
     let gate = &caller.0;
     loop {
         exec::next_turn().await;
-        for _ in 0..gate.room() {
+        while gate.room() > 0 {
             let Some((place, waker)) = gate.line.borrow_mut().pop_front() else { return };
             gate.entered.set(gate.entered.get() + 1);
             place.0.set(true);
             waker.wake();
+            // It may spend more than one passage.
+            exec::yield_now().await;
         }
         if gate.line.borrow().is_empty() {
             return;

@@ -64,8 +64,8 @@ const LIMITED_CLIENTS_MAX: NonZeroU32 = NonZeroU32::new(65_536).expect("not zero
 const HANDSHAKES_PER_TURN_MAX: usize = 4;
 /// Requests of one turn that are not the first ones of their HTTP/1 connections in it.
 pub(crate) const PIPELINED_PER_TURN_MAX: usize = 16;
-/// Streams that clients open on a core in one turn.
-pub(crate) const STREAMS_PER_TURN_MAX: u64 = 128;
+/// Streams that clients open on a core in one turn; a read that opens none counts as one.
+pub(crate) const STREAMS_PER_TURN_MAX: usize = 128;
 
 /// How long an idle connection outlives its listener, and over which time such ends are spread.
 const LEAVE_AFTER: Duration = Duration::from_millis(500);
@@ -86,8 +86,8 @@ pub struct Core {
     pub(crate) handshakes: TurnGate,
     /// Nor must a flood of requests that are answered at once.
     pub(crate) pipelined: TurnGate,
-    /// A turn, and the streams that were opened in it.
-    opened: Cell<(u64, u64)>,
+    /// Nor one of streams, whose connections come by turns.
+    pub(crate) streams: TurnGate,
     rng: RefCell<Rng>,
     /// How busy the reactor is.
     strain: Cell<CoreStrain>,
@@ -115,22 +115,6 @@ pub struct Core {
 }
 
 impl Core {
-    /// Streams that clients may still open in this turn.
-    pub(crate) fn streams_left(&self) -> u64 {
-        let (turn, opened) = self.opened.get();
-        if turn == core_runtime::turn() {
-            STREAMS_PER_TURN_MAX.saturating_sub(opened)
-        } else {
-            STREAMS_PER_TURN_MAX
-        }
-    }
-
-    /// Takes note of streams that a client has opened.
-    pub(crate) fn note_opened(&self, streams: u64) {
-        let opened = STREAMS_PER_TURN_MAX - self.streams_left() + streams;
-        self.opened.set((core_runtime::turn(), opened));
-    }
-
     /// A core that serves `snapshot`. `seed` is fresh randomness of this core.
     pub fn new(
         index: usize,
@@ -156,7 +140,7 @@ impl Core {
             limiter: RefCell::new(ClientLimiter::new(LIMITED_CLIENTS_MAX, limiter_seed)),
             handshakes: TurnGate::new(HANDSHAKES_PER_TURN_MAX),
             pipelined: TurnGate::new(PIPELINED_PER_TURN_MAX),
-            opened: Cell::default(),
+            streams: TurnGate::new(STREAMS_PER_TURN_MAX),
             rng: RefCell::new(Rng::new(rng_seed)),
             strain: Cell::default(),
             draining: Latch::new(),

@@ -19,6 +19,7 @@ use std::task::{Context, Poll, Waker, ready};
 
 use core_runtime::buf::{BUF_BYTES, Buf};
 use core_runtime::clock;
+use core_runtime::sync::GatePlace;
 use http_wire::fields::Fields;
 use http_wire::h2::{Connection, Events, Fault, RequestMeta, ResponseMeta, StreamFault, StreamKey};
 use http_wire::h2::{ErrorCode, HeadError, SendError};
@@ -71,6 +72,8 @@ struct State {
     /// The last read filled its buffer.
     reads_bulk: bool,
     share: Share,
+    /// In the line of those that want to read, on a core with many streams in a turn.
+    place: Option<GatePlace>,
 }
 
 /// What a connection may still do in a turn, however often its task is polled in it.
@@ -159,6 +162,7 @@ impl Link {
             is_task_woken: false,
             reads_bulk: false,
             share: Share::default(),
+            place: None,
         })))
     }
 
@@ -361,13 +365,19 @@ impl State {
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>, core: Option<&Core>) -> Poll<LinkEnd> {
-        let Self { transport, early, codec, arrived, spare_heads, reads_bulk, share, .. } = self;
+        let Self { transport, early, codec, arrived, spare_heads, reads_bulk, share, place, .. } = self;
         let Some(transport) = transport else { return Poll::Ready(LinkEnd::Closed) };
         let share = share.of_turn(codec.streams_opened());
         while share.reads_left > 0 {
             // Answers to what is read need room.
             if codec.is_congested() {
                 return Poll::Pending;
+            }
+            if early.is_none() {
+                ready!(transport.poll_readable(cx));
+            }
+            if let Some(core) = core {
+                ready!(core.streams.poll_enter(cx, place));
             }
             let mut buf = match early.take() {
                 Some(early) => early,
@@ -381,16 +391,16 @@ impl State {
             }
             share.reads_left -= 1;
             *reads_bulk = buf.len() >= BUF_BYTES;
-            let mut sorter = Sorter { core, arrived, spare_heads };
             let opened = codec.streams_opened();
-            let opened_max =
-                core.map_or(share.opened_max, |core| share.opened_max.min(opened + core.streams_left()));
-            match codec.receive_until(opened_max, buf.filled(), clock::now(), &mut sorter) {
+            let mut sorter = Sorter { core, arrived, spare_heads };
+            match codec.receive_until(share.opened_max, buf.filled(), clock::now(), &mut sorter) {
                 Ok(taken) => buf.consume(taken),
                 Err(fault) => return Poll::Ready(LinkEnd::Fault(fault)),
             }
             if let Some(core) = core {
-                core.note_opened(codec.streams_opened() - opened);
+                let opened = codec.streams_opened() - opened;
+                core.streams
+                    .spend(usize::try_from(opened).map_or(usize::MAX, |opened| opened.saturating_sub(1)));
             }
             if !buf.is_empty() {
                 *early = Some(buf);

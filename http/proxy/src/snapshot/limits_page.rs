@@ -277,7 +277,7 @@ fn h2_rows() -> Vec<Row> {
         fixed(
             "Streams that all connections of a core open in one turn",
             crate::core::STREAMS_PER_TURN_MAX,
-            "The same.",
+            "The other connections read in the next turn, first come first served.",
             None,
         ),
     ]
