@@ -313,3 +313,15 @@ fn every_crate_obeys_the_workspace_lints() {
     }
     assert!(faults.is_empty(), "no [lints] workspace = true in {faults:?}");
 }
+
+#[test]
+fn the_backend_of_the_demo_compiles_by_itself() {
+    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("backend.rmeta");
+    let source = root().join("tests/src/bin/backend.rs");
+    let compiled = Command::new("rustc")
+        .args(["--edition", "2024", "--emit", "metadata", "-o"])
+        .args([&out, &source])
+        .output()
+        .expect("rustc is there");
+    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+}

@@ -1,13 +1,14 @@
 //! A small HTTP/1.1 backend for demos and tests: answers every request with its own id and counts what it
 //! served. Usage: `backend PORT ID`. `GET /count` says the number of requests so far; `GET /bytes/N` sends N bytes;
-//! after `GET /delay/N` answers take N milliseconds.
+//! after `GET /delay/N` answers take N milliseconds. Of the standard library alone: `demo` and the suites compile this file
+//! by itself.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Largest body of `GET /bytes/N`.
 const BODY_BYTES_MAX: usize = 64 << 20;
@@ -74,8 +75,9 @@ fn serve(stream: &TcpStream, backend: &Backend) -> std::io::Result<()> {
         } else {
             backend.served.fetch_add(1, Ordering::Relaxed);
             let delay = Duration::from_millis(backend.delay_ms.load(Ordering::Relaxed));
-            if !delay.is_zero() {
-                tests::wait::pause(delay);
+            let end = Instant::now() + delay;
+            while let Some(rest) = end.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) {
+                std::thread::park_timeout(rest);
             }
             body(&target, id)
         };
