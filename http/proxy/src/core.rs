@@ -62,7 +62,7 @@ const LIMITED_CLIENTS_MAX: NonZeroU32 = NonZeroU32::new(65_536).expect("not zero
 
 /// Messages of TLS handshakes that one turn takes: a turn under 1 ms at 100 to 200 µs for a signature.
 const HANDSHAKES_PER_TURN_MAX: usize = 4;
-/// Requests of one turn that are not the first ones of their HTTP/1 connections in it.
+/// Requests of one turn that are looked at although their HTTP/1 connection has seen two answered in it.
 pub(crate) const PIPELINED_PER_TURN_MAX: usize = 16;
 /// Streams that clients open on a core in one turn; a read that opens none counts as one.
 pub(crate) const STREAMS_PER_TURN_MAX: usize = 128;

@@ -219,7 +219,7 @@ fn connection_rows() -> Vec<Row> {
         ),
         fixed("`upgrade_configs` entries", listener::UPGRADES_MAX, "The config is refused.", None),
         fixed(
-            "Pipelined requests that a core answers in one turn of its reactor, beyond the first of each connection",
+            "Pipelined requests that a core answers in one turn of its reactor, beyond the first two of each connection",
             crate::core::PIPELINED_PER_TURN_MAX,
             "The rest waits its turn, first come first served.",
             None,
