@@ -257,6 +257,11 @@ impl Registered {
         &self.state.outgoing
     }
 
+    /// Lets the next read try, whatever events have told: for callers that know better.
+    pub(crate) fn set_readable(&self) {
+        self.state.readable.set(true);
+    }
+
     /// Marks the descriptor unreadable: for callers that saw `WouldBlock` themselves.
     pub(crate) fn clear_readable(&self) {
         if !self.state.ended.get() {

@@ -203,6 +203,16 @@ pub struct OriginConn {
     stream: TcpStream,
     buffer: Vec<u8>,
     shared: Arc<Shared>,
+    /// Behind `stream`, which is dropped first.
+    entry: Entry,
+}
+
+/// A connection among the record's open ones. The record's descriptor is the last to go, with the entry: what is not
+/// open any more has been closed.
+#[derive(Debug)]
+struct Entry {
+    index: usize,
+    shared: Arc<Shared>,
 }
 
 impl OriginConn {
@@ -215,7 +225,8 @@ impl OriginConn {
         record.received.insert(index, Vec::new());
         record.open.insert(index, copy);
         drop(record);
-        Self { index, stream, buffer: Vec::new(), shared }
+        let entry = Entry { index, shared: Arc::clone(&shared) };
+        Self { index, stream, buffer: Vec::new(), shared, entry }
     }
 
     /// Reads a whole request. None at the end of the connection and when the request is illegal, which is also
@@ -364,14 +375,14 @@ impl OriginConn {
     /// Closes with RST. The connection is dead afterwards.
     pub fn reset(&mut self) {
         SockRef::from(&self.stream).set_linger(Some(Duration::ZERO)).expect("a TCP socket");
-        // The last descriptor's close sends the RST: give up the copy and replace our own.
-        self.shared.record().open.remove(&self.index);
         let idle = TcpListener::bind("127.0.0.1:0").and_then(|listener| {
             let other = TcpStream::connect(listener.local_addr()?)?;
             other.shutdown(Shutdown::Both)?;
             Ok(other)
         });
+        // The last descriptor's close sends the RST: ours goes first, the record's with its entry.
         self.stream = idle.expect("a free port");
+        self.entry.close();
     }
 
     /// The socket, for other protocols.
@@ -381,10 +392,15 @@ impl OriginConn {
     }
 }
 
-impl Drop for OriginConn {
-    fn drop(&mut self) {
-        // FIN goes out although the record holds a second descriptor; that one is dropped as well.
+impl Entry {
+    fn close(&self) {
         self.shared.record().open.remove(&self.index);
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

@@ -78,6 +78,12 @@ impl TcpStream {
         self.io.is_readable()
     }
 
+    /// Lets the next read try, whatever events have told: a write that failed may be the first sign of a reset, and
+    /// what came before it can still be read.
+    pub fn expect_input(&self) {
+        self.io.set_readable();
+    }
+
     /// Ready when a write is worth a call.
     pub fn poll_writable(&self, cx: &Context<'_>) -> Poll<()> {
         self.io.poll_writable(cx)

@@ -53,7 +53,7 @@ pub(crate) enum LinkEnd {
     Closed,
     /// It broke the protocol; GOAWAY is on its way.
     Fault(Fault),
-    /// The socket failed.
+    /// The socket failed; what had come before was read.
     Broken,
 }
 
@@ -185,7 +185,7 @@ impl Link {
         }
         match (received, drained) {
             (Poll::Ready(end), _) => Poll::Ready(end),
-            (Poll::Pending, Poll::Ready(Err(_gone))) => Poll::Ready(LinkEnd::Broken),
+            (Poll::Pending, Poll::Ready(Err(_gone))) => state.poll_rest(cx, core),
             (Poll::Pending, Poll::Ready(Ok(())) | Poll::Pending) => Poll::Pending,
         }
     }
@@ -411,9 +411,30 @@ impl State {
         Poll::Pending
     }
 
+    /// Nothing can be sent any more. An upstream that has answered and closed with bytes of ours unread (an early
+    /// response, a SETTINGS ACK that was on its way) resets the connection: its answer is taken before the end. Of a
+    /// client nothing is read that nobody would hear the answer to.
+    fn poll_rest(&mut self, cx: &mut Context<'_>, core: Option<&Core>) -> Poll<LinkEnd> {
+        let Some(transport) = &self.transport else { return Poll::Ready(LinkEnd::Closed) };
+        if core.is_some() {
+            return Poll::Ready(LinkEnd::Broken);
+        }
+        transport.tcp().expect_input();
+        self.codec.mute();
+        match self.poll_receive(cx, core) {
+            // The next turn goes on.
+            Poll::Pending if self.share.reads_left == 0 => Poll::Pending,
+            Poll::Pending => Poll::Ready(LinkEnd::Broken),
+            Poll::Ready(end) => Poll::Ready(end),
+        }
+    }
+
     fn poll_drain(&mut self, cx: &mut Context<'_>, core: Option<&Core>) -> Poll<io::Result<()>> {
         let Self { transport, codec, arrived, spare_heads, .. } = self;
         let Some(transport) = transport else { return Poll::Ready(Ok(())) };
+        if codec.is_mute() {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
         while !codec.output().is_empty() {
             let count = ready!(transport.poll_write(cx, codec.output()))?;
             codec.sent(count, &mut Sorter { core, arrived, spare_heads });

@@ -272,13 +272,10 @@ impl TlsStream {
         if fed.is_ok() && !self.session.plain().is_empty() {
             return Poll::Ready(Ok(()));
         }
-        let passed_on = match self.poll_drain(cx) {
-            Poll::Ready(Err(error)) => Err(error),
-            Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
-        };
-        // When the session failed, the alert that says why has gone out if the socket took it.
-        fed.map_err(tls_error)?;
-        Poll::Ready(passed_on)
+        // What cannot leave is told by the next write: the peer's bytes may come before its reset. When the session
+        // failed, the alert that says why has gone out if the socket took it.
+        drop(self.poll_drain(cx));
+        Poll::Ready(fed.map(drop).map_err(tls_error))
     }
 
     /// Tickets and key updates may wait in the socket of a live session: they are taken in here. Application

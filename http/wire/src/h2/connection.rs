@@ -134,6 +134,8 @@ pub struct Connection<T> {
     /// The last stream that the peer will serve, from its GOAWAY.
     pub(super) peer_goaway: Option<u32>,
     pub(super) has_pong: bool,
+    /// The peer takes nothing any more; what it sent before may still come.
+    pub(super) is_mute: bool,
     pub(super) is_dead: bool,
 }
 
@@ -173,6 +175,7 @@ impl<T> Connection<T> {
             closing: Closing::No,
             peer_goaway: None,
             has_pong: false,
+            is_mute: false,
             is_dead: false,
         }
     }
@@ -198,6 +201,19 @@ impl<T> Connection<T> {
             self.output_sent = 0;
         }
         self.call_line(events);
+    }
+
+    /// Says that the peer takes nothing any more. What waits to be sent is dropped and no stream is opened; what the
+    /// peer sent before can still be received.
+    pub fn mute(&mut self) {
+        self.is_mute = true;
+        self.output.clear();
+        self.output_sent = 0;
+    }
+
+    /// Whether the peer takes nothing any more.
+    pub fn is_mute(&self) -> bool {
+        self.is_mute
     }
 
     /// Gives back large buffers; for a connection without streams.
@@ -248,9 +264,9 @@ impl<T> Connection<T> {
         self.is_settled
     }
 
-    /// Whether we may open a stream: the peer is not going away, and there are numbers left.
+    /// Whether we may open a stream: the peer is there and not going away, and there are numbers left.
     pub fn may_open(&self) -> bool {
-        !self.is_dead && self.peer_goaway.is_none() && self.next_own_stream <= STREAM_ID_MAX
+        !self.is_dead && !self.is_mute && self.peer_goaway.is_none() && self.next_own_stream <= STREAM_ID_MAX
     }
 
     /// Whether the last GOAWAY has been written and no stream is left.
