@@ -146,6 +146,58 @@ fn a_reset_is_passed_on_as_a_reset() {
     wait_reason(&proxy, "upstream_reset");
 }
 
+/// Sends until it breaks, and gives what has come by then.
+fn send_until_cut(mut stream: TcpStream, bytes: &[u8]) -> Vec<u8> {
+    let mut writer = stream.try_clone().expect("a socket");
+    let bytes = bytes.to_vec();
+    let writing = thread::spawn(move || while writer.write_all(&bytes).is_ok() {});
+    let mut got = Vec::new();
+    let mut block = [0; 256];
+    while let Ok(count @ 1..) = stream.read(&mut block) {
+        got.extend_from_slice(&block[..count]);
+    }
+    // An end leaves the other direction as it is.
+    drop(stream.shutdown(Shutdown::Both));
+    writing.join().expect("no panic");
+    got
+}
+
+/// A last word, then a close with bytes unread, which resets (RFC 2525 §2.17): what is sent to the one who has closed
+/// fails, often before an event has told of the last word.
+fn last_word(mut stream: &TcpStream) {
+    stream.read_exact(&mut [0]).expect("a byte");
+    while stream.peek(&mut [0]).is_ok_and(|got| got == 0) {}
+    stream.write_all(b"too much").expect("the peer is there");
+}
+
+const MANY: usize = 300;
+
+#[test]
+fn the_last_word_of_a_backend_before_its_reset_is_passed_on() {
+    let proxy = proxy_to(&[backend(|stream| last_word(&stream))]);
+    for round in 0..MANY {
+        let got = send_until_cut(connect(&proxy), &pattern(100));
+        assert_eq!(String::from_utf8_lossy(&got), "too much", "round {round}");
+    }
+}
+
+#[test]
+fn the_last_word_of_a_client_before_its_reset_is_passed_on() {
+    let (tell, told) = mpsc::channel();
+    let tell = std::sync::Mutex::new(tell);
+    let proxy = proxy_to(&[backend(move |stream| {
+        let got = send_until_cut(stream, &pattern(100));
+        tell.lock().expect("not poisoned").send(got).expect("the test waits");
+    })]);
+    for round in 0..MANY {
+        let client = connect(&proxy);
+        last_word(&client);
+        drop(client);
+        let got = told.recv_timeout(PATIENCE).expect("the backend ends");
+        assert_eq!(String::from_utf8_lossy(&got), "too much", "round {round}");
+    }
+}
+
 #[test]
 fn a_dead_endpoint_is_avoided_before_anything_was_passed_on() {
     let dead = SocketAddr::from(([127, 0, 0, 1], free_port()));

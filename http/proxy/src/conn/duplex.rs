@@ -6,7 +6,8 @@
 //! A direction holds at most one buffer and is only read when that is empty, so a slow reader slows its writer and
 //! nothing grows. An end is passed on as an end and leaves the other direction alone (RFC 9293 §3.6). While bytes come
 //! faster than a buffer takes them, a direction between two plain sockets goes through the kernel. While it waits for
-//! bytes, a direction holds no memory.
+//! bytes, a direction holds no memory. A peer that takes nothing any more may have said something before its reset: the
+//! direction from it goes on until it is read to its end.
 
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -42,6 +43,8 @@ pub(super) struct Flow {
     read_was_long: bool,
     has_ended: bool,
     is_over: bool,
+    /// Where the bytes go takes none any more.
+    is_refused: bool,
     /// Of the peer's, passed on so far.
     pub(super) bytes: u64,
 }
@@ -52,8 +55,28 @@ impl Flow {
         Self { ahead, buf, ..Self::default() }
     }
 
-    /// Moves what can be moved; ready when the end has been passed on.
+    /// Moves what can be moved; ready when the end has been passed on or something broke. After [`Broken::To`] what
+    /// came from there before is readable, and the task is woken to read it.
     pub(super) fn poll(
+        &mut self,
+        from: &mut Transport,
+        to: &mut Transport,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), Broken>> {
+        if self.is_refused {
+            return Poll::Ready(Err(Broken::To));
+        }
+        let polled = self.poll_moving(from, to, cx);
+        if let Poll::Ready(Err(Broken::To)) = polled {
+            (self.ahead, self.buf, self.pipe) = (None, None, None);
+            self.is_refused = true;
+            to.tcp().expect_input();
+            cx.waker().wake_by_ref();
+        }
+        polled
+    }
+
+    fn poll_moving(
         &mut self,
         from: &mut Transport,
         to: &mut Transport,

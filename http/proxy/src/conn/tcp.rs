@@ -259,14 +259,17 @@ async fn pass_on(
     reason
 }
 
-/// Why the connection is over by what its directions say.
+/// Why the connection is over by what its directions say. One that is refused is no end yet: the other brings what its
+/// peer had said before.
 fn ended(upwards: Poll<Result<(), Broken>>, downwards: Poll<Result<(), Broken>>) -> Option<Reason> {
     match (upwards, downwards) {
         (Poll::Ready(Err(Broken::Buffers)), _) | (_, Poll::Ready(Err(Broken::Buffers))) => {
             Some(Reason::Internal)
         }
-        (Poll::Ready(Err(Broken::From)), _) | (_, Poll::Ready(Err(Broken::To))) => Some(Reason::ClientReset),
-        (Poll::Ready(Err(Broken::To)), _) | (_, Poll::Ready(Err(Broken::From))) => {
+        (Poll::Ready(Err(Broken::From)), _) | (Poll::Ready(_), Poll::Ready(Err(Broken::To))) => {
+            Some(Reason::ClientReset)
+        }
+        (_, Poll::Ready(Err(Broken::From))) | (Poll::Ready(Err(Broken::To)), Poll::Ready(_)) => {
             Some(Reason::UpstreamReset)
         }
         (Poll::Ready(Ok(())), Poll::Ready(Ok(()))) => Some(Reason::Ok),
