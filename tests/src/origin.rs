@@ -13,7 +13,8 @@ use serde_json::json;
 use socket2::SockRef;
 
 use crate::message::{self, BodyEnd, FieldLines};
-use crate::wait::{PATIENCE, wait_for};
+use crate::procfs;
+use crate::wait::{PATIENCE, wait_for, wait_until};
 
 /// What all connections of an origin leave behind.
 #[derive(Debug, Default)]
@@ -170,6 +171,16 @@ impl Origin {
         wait_for("a request at the origin", PATIENCE, || {
             self.shared.record().requests.get(count.checked_sub(1)?).cloned()
         })
+    }
+
+    /// Waits until all connections are closed and their other ends have heard of it: a close is on its way for a moment,
+    /// also on loopback.
+    #[track_caller]
+    pub fn wait_closed(&self) {
+        let SocketAddr::V4(address) = self.address else { return };
+        // The kernel's table is not read at one moment, so that a connection may be missed.
+        let has_gone = || self.connections_open() == 0 && procfs::established_to(address) == 0;
+        wait_until("the connections are closed", PATIENCE, || has_gone() && has_gone());
     }
 
     /// Closes every open connection with FIN and goes on listening.

@@ -1,5 +1,6 @@
-//! What the kernel says of a process: memory, descriptors, CPU time.
+//! What the kernel says of a process: memory, descriptors, CPU time; and of TCP connections.
 
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use rustix::param::{clock_ticks_per_second, page_size};
@@ -30,6 +31,19 @@ pub fn usage(pid: u32) -> Option<Usage> {
         descriptors: std::fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count(),
         cpu: Duration::from_millis(cpu_ms),
     })
+}
+
+/// Connections to an address whose near end has heard of no end or reset.
+#[must_use]
+pub fn established_to(peer: SocketAddrV4) -> usize {
+    const ESTABLISHED: &str = "01";
+    let peer = format!("{:08X}:{:04X}", u32::from_ne_bytes(peer.ip().octets()), peer.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let ends = table.lines().filter_map(|line| {
+        let mut words = line.split_whitespace().skip(2);
+        Some((words.next()?, words.next()?))
+    });
+    ends.filter(|end| *end == (peer.as_str(), ESTABLISHED)).count()
 }
 
 /// Whether a process has a handler for a signal: until it has, most signals end it.

@@ -64,6 +64,31 @@ fn c24_an_h1_client_gets_the_answer() {
     }
 }
 
+/// The reset may reach a write of ours before an event tells of the answer.
+#[test]
+fn c24_an_answer_before_a_reset_is_never_lost() {
+    let origin = Origin::scripted(|connection| {
+        // Nothing is read: the head is what the close resets for.
+        connection.write(REPLY);
+    });
+    let proxy = Proxy::start(Config::to(origin.address()));
+    for round in 0..100 {
+        for body in [0, 200_000] {
+            let mut client = proxy.connect();
+            client.send(format!("POST / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {body}\r\n\r\n"));
+            drop(client.try_send(vec![b'x'; body]));
+            let response = client.response("POST");
+            assert_eq!(
+                (response.status, response.text().as_str()),
+                (413, "big"),
+                "round {round}, {body} bytes"
+            );
+            // The next request shall not meet a connection that is about to close.
+            origin.wait_closed();
+        }
+    }
+}
+
 #[test]
 fn c24_an_h1_client_that_reads_late_still_gets_the_answer() {
     let origin = impatient(Then::Reset);
