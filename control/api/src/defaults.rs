@@ -140,12 +140,13 @@ pub mod mirror {
     use super::{Bound, Duration, bound, ms, s};
 
     pub const PERCENT: Bound<f64> = bound(0.0, 100.0, 100.0);
-    /// Copied of a request body; 0: only requests without one are mirrored.
-    pub const BODY_BYTES: Bound<u32> = bound(0, 64 << 10, 1 << 20);
+    /// Held of a request body for a slower mirror; 0: only requests without one are mirrored. A core reads 128 KiB of a body
+    /// before another task has its turn, and a mirror on the same machine may wait for a processor meanwhile.
+    pub const BUFFER_BYTES: Bound<u32> = bound(0, 1 << 20, 16 << 20);
     pub const TIMEOUT: Bound<Duration> = bound(ms(10), s(5), s(60));
     /// Of one core, like the next.
     pub const IN_FLIGHT: Bound<u32> = bound(1, 128, 10_000);
-    pub const BYTES_PER_SECOND: Bound<u32> = bound(1 << 10, 8 << 20, 1 << 30);
+    pub const BYTES_PER_SECOND: Bound<u32> = bound(1 << 10, 64 << 20, 1 << 30);
 }
 
 /// Clusters and pools; pool bounds are per core and endpoint.

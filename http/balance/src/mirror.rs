@@ -18,7 +18,7 @@ pub struct MirrorRules {
     pub in_flight_max: u32,
     /// Request bodies a second, per core.
     pub bytes_per_second_max: u64,
-    /// Bytes of one request that are held for a slow mirror.
+    /// Bytes of one request body that are held for a mirror that takes it more slowly than the primary.
     pub buffered_bytes_max: u64,
 }
 
@@ -34,7 +34,10 @@ pub fn is_sampled(rules: &MirrorRules, key: u64) -> bool {
 pub enum Dropped {
     InFlight,
     Bandwidth,
+    /// The mirror's own bytes.
     Buffer,
+    /// The bytes of all mirrors of the cluster.
+    Memory,
     /// The last mirrors came to nothing, one after the other.
     Unanswered,
 }
@@ -46,6 +49,7 @@ impl Dropped {
             Self::InFlight => "in_flight_limit",
             Self::Bandwidth => "bandwidth_limit",
             Self::Buffer => "buffer_full",
+            Self::Memory => "memory_limit",
             Self::Unanswered => "unanswered",
         }
     }
@@ -56,11 +60,15 @@ impl Dropped {
 #[derive(Clone, Debug, Default)]
 pub struct MirrorRoom {
     in_flight: u32,
+    held_bytes: u64,
     buckets: Vec<Bucket>,
     unanswered_in_a_row: u32,
     /// No mirror before.
     paused_until: Duration,
 }
+
+/// Body bytes that one core holds for all mirrors of a cluster.
+pub const HELD_BYTES_MAX: u64 = 16 << 20;
 
 /// Mirrors without an answer, one after the other, that make a pause. As many as eject an endpoint.
 const UNANSWERED_MAX: u32 = 5;
@@ -97,11 +105,11 @@ impl MirrorRoom {
         Ok(())
     }
 
-    /// Whether `bytes` more of the body may go to a mirror that holds `buffered` unsent.
+    /// Takes `bytes` more of the body of a mirror that holds `buffered` unsent; given back with [`Self::let_go`].
     ///
     /// # Errors
     /// The mirror is to be cut.
-    pub fn body(
+    pub fn hold(
         &mut self,
         rules: &MirrorRules,
         bytes: u64,
@@ -111,9 +119,20 @@ impl MirrorRoom {
         if buffered.saturating_add(bytes) > rules.buffered_bytes_max {
             return Err(Dropped::Buffer);
         }
+        let held_bytes = self.held_bytes.saturating_add(bytes);
+        if held_bytes > HELD_BYTES_MAX {
+            return Err(Dropped::Memory);
+        }
         let bucket = self.bucket(rules, now);
         bucket.bytes = bucket.bytes.checked_sub(bytes).ok_or(Dropped::Bandwidth)?;
+        self.held_bytes = held_bytes;
         Ok(())
+    }
+
+    /// Bytes that were held have been sent, or are dropped.
+    pub fn let_go(&mut self, bytes: u64) {
+        debug_assert!(bytes <= self.held_bytes, "{bytes} of {} held", self.held_bytes);
+        self.held_bytes = self.held_bytes.saturating_sub(bytes);
     }
 
     /// Whether mirrors are worth a try.
@@ -144,6 +163,11 @@ impl MirrorRoom {
     #[must_use]
     pub const fn in_flight(&self) -> u32 {
         self.in_flight
+    }
+
+    #[must_use]
+    pub const fn held_bytes(&self) -> u64 {
+        self.held_bytes
     }
 
     /// The bucket of a limit, filled up to now. The one that was used last stands last.
@@ -202,13 +226,13 @@ mod tests {
     fn a_low_limit_takes_nothing_of_a_high_one() {
         let mut room = MirrorRoom::default();
         let high = MirrorRules { bytes_per_second_max: 100_000, buffered_bytes_max: 100_000, ..RULES };
-        assert_eq!(room.body(&high, 40_000, 0, MS), Ok(()));
-        assert_eq!(room.body(&RULES, 600, 0, MS), Ok(()));
-        assert_eq!(room.body(&high, 60_000, 0, MS), Ok(()), "what the high one has left");
-        assert_eq!(room.body(&RULES, 401, 0, MS), Err(Dropped::Bandwidth));
+        assert_eq!(room.hold(&high, 40_000, 0, MS), Ok(()));
+        assert_eq!(room.hold(&RULES, 600, 0, MS), Ok(()));
+        assert_eq!(room.hold(&high, 60_000, 0, MS), Ok(()), "what the high one has left");
+        assert_eq!(room.hold(&RULES, 401, 0, MS), Err(Dropped::Bandwidth));
         for limit in 1..100 {
             let other = MirrorRules { bytes_per_second_max: limit, ..RULES };
-            assert_eq!(room.body(&other, limit.min(600), 0, MS), Ok(()));
+            assert_eq!(room.hold(&other, limit.min(600), 0, MS), Ok(()));
         }
         assert!(room.buckets.len() <= BUCKETS_MAX);
     }
@@ -245,22 +269,42 @@ mod tests {
         assert_eq!(room.start(&RULES, MS), Ok(()));
         assert_eq!(room.start(&RULES, MS), Ok(()));
         assert_eq!(room.start(&RULES, MS), Err(Dropped::InFlight));
-        assert_eq!(room.body(&RULES, 601, 0, MS), Err(Dropped::Buffer));
-        assert_eq!(room.body(&RULES, 500, 101, MS), Err(Dropped::Buffer));
-        assert_eq!(room.body(&RULES, 500, 100, MS), Ok(()));
-        assert_eq!(room.body(&RULES, 500, 0, MS), Ok(()));
-        assert_eq!(room.body(&RULES, 1, 0, MS), Err(Dropped::Bandwidth));
+        assert_eq!(room.hold(&RULES, 601, 0, MS), Err(Dropped::Buffer));
+        assert_eq!(room.hold(&RULES, 500, 101, MS), Err(Dropped::Buffer));
+        assert_eq!(room.hold(&RULES, 500, 100, MS), Ok(()));
+        assert_eq!(room.hold(&RULES, 500, 0, MS), Ok(()));
+        assert_eq!(room.hold(&RULES, 1, 0, MS), Err(Dropped::Bandwidth));
         room.finished();
         assert_eq!(room.start(&RULES, MS), Err(Dropped::Bandwidth));
-        assert_eq!(room.body(&RULES, 100, 0, 101 * MS), Ok(()), "a tenth of a second earns a tenth");
-        assert_eq!(room.body(&RULES, 1, 0, 101 * MS), Err(Dropped::Bandwidth));
-        assert_eq!(room.body(&RULES, 600, 0, 60_000 * MS), Ok(()));
+        assert_eq!(room.hold(&RULES, 100, 0, 101 * MS), Ok(()), "a tenth of a second earns a tenth");
+        assert_eq!(room.hold(&RULES, 1, 0, 101 * MS), Err(Dropped::Bandwidth));
+        assert_eq!(room.hold(&RULES, 600, 0, 60_000 * MS), Ok(()));
         assert_eq!(
-            room.body(&RULES, 401, 0, 60_000 * MS),
+            room.hold(&RULES, 401, 0, 60_000 * MS),
             Err(Dropped::Bandwidth),
             "no more than a second's worth"
         );
         room.finished();
         assert_eq!(room.in_flight(), 0);
+        let held = room.held_bytes();
+        room.let_go(held);
+        assert_eq!((held, room.held_bytes()), (500 + 500 + 100 + 600, 0), "what was refused is not held");
+    }
+
+    #[test]
+    fn what_all_mirrors_hold_is_bounded() {
+        let wide = MirrorRules {
+            bytes_per_second_max: 4 * HELD_BYTES_MAX,
+            buffered_bytes_max: HELD_BYTES_MAX / 4,
+            ..RULES
+        };
+        let mut room = MirrorRoom::default();
+        for _ in 0..4 {
+            assert_eq!(room.hold(&wide, HELD_BYTES_MAX / 4, 0, MS), Ok(()));
+        }
+        assert_eq!(room.hold(&wide, 1, 0, MS), Err(Dropped::Memory));
+        room.let_go(1);
+        assert_eq!(room.hold(&wide, 1, 0, MS), Ok(()));
+        assert_eq!(room.held_bytes(), HELD_BYTES_MAX);
     }
 }

@@ -19,6 +19,7 @@ pub mod service;
 mod side;
 pub mod snapshot;
 pub mod survey;
+mod tap;
 #[cfg(test)]
 mod testing;
 mod transport;

@@ -24,6 +24,7 @@ use http_balance::retry::BodyState;
 
 use crate::chunk::Chunk;
 use crate::side::{BodyEvent, Side, SideError};
+use crate::tap::Tap;
 use crate::upgrade;
 
 /// Body bytes kept for a second attempt. A longer request is not sent again.
@@ -41,8 +42,8 @@ pub(crate) struct Direction {
     line: Option<GatePlace>,
     /// `None` when nobody will ask for it. Boxed, because most requests have no body.
     replay: Option<Box<Replay>>,
-    /// For a mirror of the request, to the end of the body.
-    copy: Option<Box<BodyCopy>>,
+    /// A mirror of the request, which is shown the body.
+    tap: Option<Rc<Tap>>,
     /// What an attempt before this one took from the source, to be sent first; the next piece is the last here.
     again: Vec<BodyEvent>,
     /// `grpc-status` of the trailers.
@@ -54,59 +55,15 @@ pub(crate) struct Direction {
 enum Replay {
     Kept {
         bytes: Vec<u8>,
-        bytes_max: usize,
         end: Option<Option<Fields>>,
     },
     /// Too long.
     Lost,
 }
 
-/// Whoever a copy is made for.
-pub(crate) trait CopyOwner: std::fmt::Debug {
-    /// The body is longer than what is copied, however long it still takes to come. Called once.
-    fn is_too_long(&self);
-}
-
-#[derive(Debug)]
-struct BodyCopy {
-    kept: Replay,
-    owner: Rc<dyn CopyOwner>,
-}
-
-impl BodyCopy {
-    fn note(&mut self, event: &BodyEvent) {
-        if Replay::is_kept(Some(&self.kept)) {
-            self.kept.note(event);
-            if !Replay::is_kept(Some(&self.kept)) {
-                self.owner.is_too_long();
-            }
-        }
-    }
-}
-
-/// What a copy of a body has become.
-#[derive(Debug)]
-pub(crate) enum Copied {
-    Whole {
-        bytes: Bytes,
-        trailers: Option<Fields>,
-    },
-    TooLong,
-    /// The body has not come to its end.
-    Cut,
-}
-
 impl Replay {
-    fn new(bytes_max: usize) -> Self {
-        Self::Kept { bytes: Vec::new(), bytes_max, end: None }
-    }
-
-    /// For another attempt, which shows it everything again.
-    fn anew(&self) -> Self {
-        match self {
-            Self::Kept { bytes_max, .. } => Self::new(*bytes_max),
-            Self::Lost => Self::Lost,
-        }
+    const fn new() -> Self {
+        Self::Kept { bytes: Vec::new(), end: None }
     }
 
     fn is_kept(kept: Option<&Self>) -> bool {
@@ -114,10 +71,10 @@ impl Replay {
     }
 
     fn note(&mut self, event: &BodyEvent) {
-        let Self::Kept { bytes, bytes_max, end } = self else { return };
+        let Self::Kept { bytes, end } = self else { return };
         match event {
             BodyEvent::Data(chunk) | BodyEvent::Last(chunk) => {
-                if bytes.len() + chunk.len() > *bytes_max {
+                if bytes.len() + chunk.len() > REPLAY_BYTES_MAX {
                     *self = Self::Lost;
                     return;
                 }
@@ -139,12 +96,12 @@ impl Direction {
 
     /// A request body that may have to be sent twice.
     pub(crate) fn replayable() -> Self {
-        Self { replay: Some(Box::new(Replay::new(REPLAY_BYTES_MAX))), ..Self::default() }
+        Self { replay: Some(Box::new(Replay::new())), ..Self::default() }
     }
 
-    /// The same with a copy of at most `bytes_max`.
-    pub(crate) fn copied(self, bytes_max: usize, owner: Rc<dyn CopyOwner>) -> Self {
-        Self { copy: Some(Box::new(BodyCopy { kept: Replay::new(bytes_max), owner })), ..self }
+    /// The same, shown to a mirror as well.
+    pub(crate) fn tapped(self, tap: Rc<Tap>) -> Self {
+        Self { tap: Some(tap), ..self }
     }
 
     /// Whether everything has been taken from the source.
@@ -152,33 +109,19 @@ impl Direction {
         self.has_ended
     }
 
-    /// What has been copied, once.
-    pub(crate) fn take_copy(&mut self) -> Copied {
-        match self.copy.take().map(|copy| copy.kept) {
-            Some(Replay::Kept { bytes, end: Some(trailers), .. }) => {
-                Copied::Whole { bytes: bytes.into(), trailers }
-            }
-            Some(Replay::Lost) => Copied::TooLong,
-            None if self.has_ended && self.bytes == 0 => {
-                Copied::Whole { bytes: Bytes::new(), trailers: None }
-            }
-            Some(Replay::Kept { .. }) | None => Copied::Cut,
-        }
-    }
-
     /// The same direction from its beginning, for another attempt; `None` when too much of it is gone.
     pub(crate) fn again(self) -> Option<Self> {
-        let copy = self.copy.map(|copy| Box::new(BodyCopy { kept: copy.kept.anew(), owner: copy.owner }));
+        let tap = self.tap.inspect(|tap| tap.restart());
         match self.replay.map(|replay| *replay) {
             Some(Replay::Kept { bytes, end, .. }) => {
                 let mut again: Vec<BodyEvent> = end.map(BodyEvent::End).into_iter().collect();
                 if !bytes.is_empty() {
                     again.push(BodyEvent::Data(Chunk::Shared(bytes.into())));
                 }
-                Some(Self { again, copy, ..Self::default() })
+                Some(Self { again, tap, ..Self::default() })
             }
             Some(Replay::Lost) | None if self.bytes > 0 => None,
-            Some(Replay::Lost) | None => Some(Self { has_ended: self.has_ended, copy, ..Self::default() }),
+            Some(Replay::Lost) | None => Some(Self { has_ended: self.has_ended, tap, ..Self::default() }),
         }
     }
 
@@ -194,7 +137,7 @@ impl Direction {
 
     /// The same, whole, once another attempt than the one that it was for has sent it.
     pub(crate) fn sent_otherwise(self) -> Self {
-        Self { bytes: self.bytes, copy: self.copy, has_flushed: true, ..Self::ended() }
+        Self { bytes: self.bytes, tap: self.tap, has_flushed: true, ..Self::ended() }
     }
 
     /// What is left of the body for another attempt.
@@ -223,9 +166,9 @@ impl Direction {
     ) -> Poll<Result<BodyEvent, SideError>> {
         match self.again.pop() {
             Some(event) => Poll::Ready(Ok(event)),
-            // What may have to be sent twice has to be seen.
+            // What may have to be sent twice, or goes to a mirror, has to be seen.
             None if Replay::is_kept(self.replay.as_deref())
-                || Replay::is_kept(self.copy.as_deref().map(|copy| &copy.kept)) =>
+                || self.tap.as_ref().is_some_and(|tap| tap.is_open()) =>
             {
                 source.poll_body(cx)
             }
@@ -289,7 +232,7 @@ pub(crate) struct Relay<'a> {
 /// Bytes that one pump moves before it stands in line behind all others that move much, fewer in a turn in which many
 /// pumps have moved some: with a hundred readers of large responses a turn would take a second else, and every small
 /// request with it.
-const BYTES_PER_PASS: usize = 128 * 1024;
+pub(crate) const BYTES_PER_PASS: usize = 128 * 1024;
 /// What a piece counts at least: small ones cost more than their bytes.
 const PIECE_COST_MIN: usize = 4096;
 
@@ -339,8 +282,8 @@ fn pump(
         if let Some(replay) = &mut direction.replay {
             replay.note(&event);
         }
-        if let Some(copy) = &mut direction.copy {
-            copy.note(&event);
+        if let Some(tap) = &direction.tap {
+            tap.give(&event);
         }
         if let BodyEvent::End(Some(trailers)) = &event {
             direction.grpc_status = upgrade::grpc_status(trailers);

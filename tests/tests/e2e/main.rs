@@ -32,6 +32,7 @@ mod limits;
 mod logs;
 mod metrics;
 mod mirror;
+mod mirror_bodies;
 mod paths;
 mod pools;
 mod proxy_protocol;

@@ -5,7 +5,7 @@
 //! A figure is the p99 of a calm window: a quarter of the windows have a better one. What a rule of the proxy's does to its
 //! clients it does in every window, and what else the machine does it does in some.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -256,12 +256,28 @@ fn with_mirror(orders: &Orders, what: &str, mirror: SocketAddr) {
 }
 
 #[test]
-fn c50_a_mirror_that_is_dead_or_silent_does_not_move_the_primary() {
+fn c50_no_mirror_however_bad_moves_the_primary() {
     let _alone = crate::alone();
     set_nice(NICE);
     let dir = TempDir::new("mirror");
     let orders = Orders::start(&dir);
     let silent = Origin::scripted(|connection| while connection.request().is_some() {});
+    // Nobody accepts what connects to it, so nobody reads.
+    let deaf = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let resetting = Origin::scripted(|connection| {
+        if connection.head().is_some() {
+            connection.reset();
+        }
+    });
+    let dripping = Origin::scripted(|connection| {
+        let answers = connection
+            .head()
+            .is_some_and(|_| connection.write("HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"));
+        while answers && connection.quiet_for(Duration::from_secs(1)) && connection.write("z") {}
+    });
     with_mirror(&orders, "dead", SocketAddr::from(([127, 0, 0, 1], tests::port::free_port())));
     with_mirror(&orders, "silent", silent.address());
+    with_mirror(&orders, "never reading", deaf.local_addr().expect("it is bound"));
+    with_mirror(&orders, "resetting", resetting.address());
+    with_mirror(&orders, "1 byte a second", dripping.address());
 }

@@ -182,10 +182,10 @@ pub struct MirrorOptions {
     /// By the client's address.
     #[prost(bool, tag = "4")]
     pub key_client_address: bool,
-    /// Bytes of a request body that is copied; a longer one is not mirrored.
+    /// Bytes of a request body that are held for a mirror that takes it more slowly than the primary; beyond it is given up.
     #[prost(uint32, optional, tag = "5")]
-    pub body_bytes_max: Option<u32>,
-    /// From the start of the mirrored request to the end of its response.
+    pub buffer_bytes_max: Option<u32>,
+    /// From the end of the mirrored request to that of its response.
     #[prost(message, optional, tag = "6")]
     pub timeout: Option<Duration>,
     /// This and the next: of one core.

@@ -1,6 +1,5 @@
 //! `mirror` of a route: Envoy's policy, and options for what it has no field for. Unwritten keys become no fields.
 
-use control_api::defaults::mirror as limits;
 use control_api::envoy::core::RuntimeFractionalPercent;
 use control_api::envoy::mutation::HeaderMutation;
 use control_api::envoy::mutation::header_mutation::Action;
@@ -41,7 +40,7 @@ impl Emitter<'_> {
         })
     }
 
-    pub(super) fn mirror_options(&mut self, node: &Node) -> Option<MirrorOptions> {
+    pub(super) fn mirror_options(node: &Node) -> Option<MirrorOptions> {
         let mirror = node.get("mirror")?;
         let word = |key| mirror.get("by").and_then(|by| by.word(key)).unwrap_or("").to_owned();
         let options = MirrorOptions {
@@ -49,16 +48,11 @@ impl Emitter<'_> {
             key_cookie: word("cookie"),
             key_query: word("query"),
             key_client_address: mirror.word("by") == Some("client_address"),
-            body_bytes_max: mirror.small_size("body_max"),
+            buffer_bytes_max: mirror.small_size("buffer_max"),
             timeout: span(mirror.duration("timeout")),
             in_flight_max: mirror.int("in_flight_max"),
             bytes_per_second_max: mirror.small_size("bandwidth_max"),
         };
-        let bandwidth = options.bytes_per_second_max.unwrap_or(limits::BYTES_PER_SECOND.default);
-        if bandwidth < options.body_bytes_max.unwrap_or(limits::BODY_BYTES.default) {
-            let at = mirror.get("bandwidth_max").unwrap_or(mirror);
-            self.error(at, "a body of `body_max` never fits", "raise `bandwidth_max`, or lower `body_max`");
-        }
         (options != MirrorOptions::default()).then_some(options)
     }
 }

@@ -58,7 +58,7 @@ impl Emitter<'_> {
             priority_class: priority_class(node),
             retry_on_timeout: self.retry_on_timeout(node),
             retry_with_idempotency_key: node.get("retries").and_then(|r| r.flag("idempotency_key")),
-            mirror: self.mirror_options(node),
+            mirror: Self::mirror_options(node),
             hedge_after: hedge_after(node),
             body_rate: body_rate(node),
         }

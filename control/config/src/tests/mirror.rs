@@ -43,7 +43,7 @@ fn a_cluster_alone_writes_nothing_else() {
 #[test]
 fn every_key_has_its_place() {
     let (policy, options) = found(
-        "cluster: shop/next, percent: 0.5, by: { cookie: sid }, remove_headers: [x-a, x-b], body_max: 8KiB, \
+        "cluster: shop/next, percent: 0.5, by: { cookie: sid }, remove_headers: [x-a, x-b], buffer_max: 8KiB, \
          timeout: 2s, in_flight_max: 7, bandwidth_max: 1MiB",
     );
     let share = policy.runtime_fraction.and_then(|fraction| fraction.default_value).expect("set");
@@ -53,7 +53,7 @@ fn every_key_has_its_place() {
     assert_eq!(removed, ["x-a", "x-b"].map(|name| Some(Action::Remove(name.to_owned()))));
     let options = options.expect("set");
     assert_eq!((options.key_cookie.as_str(), options.timeout.map(|t| t.seconds)), ("sid", Some(2)));
-    let bounds = (options.body_bytes_max, options.in_flight_max, options.bytes_per_second_max);
+    let bounds = (options.buffer_bytes_max, options.in_flight_max, options.bytes_per_second_max);
     assert_eq!(bounds, (Some(8 << 10), Some(7), Some(1 << 20)));
     let by = |by: &str| found(&format!("cluster: next, by: {by}")).1.expect("set");
     assert!(by("client_address").key_client_address);
@@ -68,7 +68,7 @@ fn what_cannot_be_mirrored_is_an_error_with_a_way_out() {
         ("cluster: nxt", "did you mean `next`?"),
         ("percent: 1", "the key `cluster` is missing"),
         ("cluster: next, percent: 101", "percent"),
-        ("cluster: next, bandwidth_max: 1KiB", "a body of `body_max` never fits"),
+        ("cluster: next, buffer_max: 17MiB", "buffer_max"),
         ("cluster: next, remove_headers: [content-length]", "remove_headers"),
     ] {
         let errors = shown(&errors_of(mirrored(keys)));

@@ -25,7 +25,6 @@ use http_wire::number::Decimal;
 
 use super::connect::Held;
 use super::hedge::{Hedge, Won};
-use super::mirror::Wish;
 use super::{Exchange, Next, Stop};
 use crate::core::LiveSnapshot;
 use crate::fault::{self, Phase};
@@ -90,7 +89,7 @@ impl Exchange<'_> {
             random: self.core.random(),
         };
         let mut admitted = cluster.admit(who).map_err(refused)?;
-        self.mirror = forward.mirror.as_deref().and_then(|mirror| self.sampled(snapshot, mirror));
+        self.mirror = forward.mirror.as_deref().and_then(|mirror| self.sampled(snapshot, forward, mirror));
         let key = forward.hash_key(&self.request.head, self.client_ip());
         let (mut failed, mut fresh) = (None, Fresh::No);
         loop {
@@ -363,11 +362,9 @@ impl Exchange<'_> {
         let request = match self.upload.take() {
             Some(again) => again,
             None if has_no_body => Direction::ended(),
-            None => match (plan.forward.mirror.as_deref(), &self.mirror) {
-                (Some(mirror), Some(wish)) => {
-                    Direction::replayable().copied(mirror.body_bytes_max(), Rc::<Wish>::clone(wish))
-                }
-                (_, None) | (None, _) => Direction::replayable(),
+            None => match &self.mirror {
+                Some(mirror) => Direction::replayable().tapped(mirror.tap()),
+                None => Direction::replayable(),
             },
         };
         let per_try = retry_rules(lease, plan).per_try_timeout;
@@ -377,9 +374,13 @@ impl Exchange<'_> {
         let (downstream, timers, method) = (&mut *self.downstream, self.timers, self.request.head.method);
         let method = if method == Method::Connect { Method::Get } else { method };
         let (response, hedge) = (&mut self.request.response, &mut self.hedge);
+        let (mirror, head) = (self.mirror.as_deref(), &self.request.head);
         let mut relay = Relay::new(downstream, upstream, request, meter, idle, &timers.idle);
         let result = relay
             .until_head(&timers.response, timeout, |side, sent, cx| {
+                if let Some(mirror) = mirror {
+                    mirror.follow(sent, head, plan.forward);
+                }
                 let head = side.poll_response_head(cx, method, response);
                 match hedge {
                     Some(hedge) if head.is_pending() => {
@@ -468,7 +469,7 @@ impl Exchange<'_> {
         let again = self.decide((lease, plan), cause, upload.replay_state());
         self.upload = match (&again, &self.hedge) {
             (Some(_), _) => upload.again(),
-            // The hedge has sent the same, which may be copied for a mirror.
+            // The hedge has sent the same, which a mirror may get.
             (None, Some(_)) => Some(upload.sent_otherwise()),
             (None, None) => None,
         };

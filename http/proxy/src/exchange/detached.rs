@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::Context;
 
 use bytes::Bytes;
 use http_balance::Outcome;
@@ -23,7 +24,7 @@ use crate::reason::Reason;
 use crate::side::{BodyEvent, ResponseInfo, Side, SideError};
 use crate::snapshot::UpstreamProtocol;
 
-/// A request with its body, which is whole.
+/// A request; its body is the caller's.
 #[derive(Debug)]
 pub(super) struct Detached {
     pub(super) core: Rc<Core>,
@@ -31,9 +32,10 @@ pub(super) struct Detached {
     pub(super) head: RequestHead,
     pub(super) body: BodyLength,
     pub(super) te_trailers: bool,
-    pub(super) bytes: Bytes,
-    pub(super) trailers: Option<Fields>,
 }
+
+/// A body that has come to its end, with its trailers.
+pub(super) type WholeBody = (Bytes, Option<Fields>);
 
 /// Where a request was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,27 +51,43 @@ pub(super) type Lost = (LostAt, Outcome);
 
 impl Detached {
     /// Sends everything and waits for the head of the final response.
-    pub(super) async fn answer(&self) -> Result<(Side, Held, ResponseHead, ResponseInfo), Lost> {
+    pub(super) async fn answer(
+        &self,
+        whole: WholeBody,
+    ) -> Result<(Side, Held, ResponseHead, ResponseInfo), Lost> {
         let (mut side, held) = self.open().await?;
-        self.send_body(&mut side).await.map_err(|error| lost(&held, &error))?;
+        self.send_body(&mut side, whole).await.map_err(|error| lost(&held, &error))?;
+        let head = self.final_head(&mut side, |_, _| {}).await;
+        let (response, info) = head.map_err(|error| lost(&held, &error))?;
+        Ok((side, held, response, info))
+    }
+
+    /// Waits for the head of the final response, and polls `meanwhile`.
+    pub(super) async fn final_head(
+        &self,
+        side: &mut Side,
+        mut meanwhile: impl FnMut(&mut Side, &mut Context<'_>),
+    ) -> Result<(ResponseHead, ResponseInfo), SideError> {
         let mut response = ResponseHead::default();
         let mut interim_responses = 0;
         loop {
-            let method = self.head.method;
-            let head = poll_fn(|cx| side.poll_response_head(cx, method, &mut response)).await;
-            let info = head.map_err(|error| lost(&held, &error))?;
+            let info = poll_fn(|cx| {
+                meanwhile(side, cx);
+                side.poll_response_head(cx, self.head.method, &mut response)
+            })
+            .await?;
             if !response.is_interim() {
-                return Ok((side, held, response, info));
+                return Ok((response, info));
             }
             interim_responses += 1;
             if interim_responses > INTERIM_RESPONSES_MAX {
-                return Err(lost(&held, &SideError::Refuse(Reason::UpstreamBadInterim)));
+                return Err(SideError::Refuse(Reason::UpstreamBadInterim));
             }
         }
     }
 
     /// Gets a connection and puts the request head on it.
-    async fn open(&self) -> Result<(Side, Held), Lost> {
+    pub(super) async fn open(&self) -> Result<(Side, Held), Lost> {
         match self.lease.protocol() {
             UpstreamProtocol::Http1 => {
                 let opened = match pool::reuse(&self.lease) {
@@ -111,14 +129,14 @@ impl Detached {
         }
     }
 
-    async fn send_body(&self, side: &mut Side) -> Result<(), SideError> {
+    async fn send_body(&self, side: &mut Side, (bytes, trailers): WholeBody) -> Result<(), SideError> {
         if self.body != BodyLength::Empty {
-            if !self.bytes.is_empty() {
+            if !bytes.is_empty() {
                 poll_fn(|cx| side.poll_room(cx)).await?;
-                side.send_body(BodyEvent::Data(Chunk::Shared(self.bytes.clone())))?;
+                side.send_body(BodyEvent::Data(Chunk::Shared(bytes)))?;
             }
             poll_fn(|cx| side.poll_room(cx)).await?;
-            side.send_body(BodyEvent::End(self.trailers.clone()))?;
+            side.send_body(BodyEvent::End(trailers))?;
         }
         poll_fn(|cx| side.poll_flush(cx)).await
     }
@@ -135,7 +153,7 @@ fn gone(_error: SendError) -> Lost {
 }
 
 /// No response head has come.
-fn lost(held: &Held, error: &SideError) -> Lost {
+pub(super) fn lost(held: &Held, error: &SideError) -> Lost {
     let reason = fault::upstream(error, Phase::BeforeHead);
     (LostAt::Waiting, fault::outcome(reason, held.was_going(error)))
 }

@@ -17,20 +17,19 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use core_runtime::clock;
 use core_runtime::timer::Deadline;
 use http_balance::hedge::{self, HedgeRules, NoHedge};
 use http_balance::retry::BodyState;
 use http_balance::shed::LoadSign;
 use http_balance::{Outcome, Slot};
-use http_wire::fields::{FieldError, FieldId, Fields};
+use http_wire::fields::{FieldError, FieldId};
 use http_wire::head::{BodyLength, Method, RequestHead, ResponseHead};
 use http_wire::number::Decimal;
 
 use super::Exchange;
 use super::connect::Held;
-use super::detached::Detached;
+use super::detached::{Detached, WholeBody};
 use crate::core::Core;
 use crate::pool::{Cluster, Lease};
 use crate::record::HedgeEnd;
@@ -191,7 +190,7 @@ impl Hedge {
     }
 
     #[cold]
-    fn begin(&mut self, body: Option<(Bytes, Option<Fields>)>) -> State {
+    fn begin(&mut self, body: Option<WholeBody>) -> State {
         let Ok(lease) = self.cluster.pick(self.core.random(), self.key, Some(self.first)) else {
             return State::Over;
         };
@@ -215,17 +214,14 @@ impl Hedge {
         // There is no hedge in panic.
         let _is_in_panic = self.cluster.count_choice(&lease, &self.core.stats);
         self.began_at = Some(clock::now());
-        let (bytes, trailers) = body.unwrap_or_default();
         let detached = Detached {
             core: Rc::clone(&self.core),
             lease,
             head,
             body: self.body,
             te_trailers: self.te_trailers,
-            bytes,
-            trailers,
         };
-        State::Running(Box::pin(answer(detached)))
+        State::Running(Box::pin(answer(detached, body.unwrap_or_default())))
     }
 
     /// What the head says about this attempt.
@@ -245,9 +241,9 @@ impl Hedge {
 }
 
 /// The answer, when it is better than none: a failure is not passed on while the first attempt may still succeed.
-async fn answer(detached: Detached) -> Option<Box<Won>> {
+async fn answer(detached: Detached, body: WholeBody) -> Option<Box<Won>> {
     let sent_at = clock::now();
-    let answered = detached.answer().await;
+    let answered = detached.answer(body).await;
     let latency = clock::now().saturating_sub(sent_at);
     let (side, held, response, info) = match answered {
         Ok(answered) => answered,

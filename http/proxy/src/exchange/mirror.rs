@@ -1,38 +1,40 @@
 //! Mirrors: copies of requests for another cluster, which nobody waits for (C50).
 //!
 //! ```text
-//!   sampled ─► Wish ─► the primary answers and the body is whole ─► Copy, a task of its own ─► counted
-//!                └───► no answer, no whole body, too long a one, or no room ─► counted
+//!   sampled ─► Wish ─► the primary has answered, or has some of a body that still comes ─► Copy, a task of its own ─► counted
+//!                └───► no answer, or no room ─► counted
 //! ```
-//! Invariants: the exchange never waits for a mirror; a mirror shares nothing with it but the core; places, bytes held
-//! and bytes a second are bounded by the rules of the route, and what does not fit is dropped. The primary's cluster
-//! learns nothing of it, since it is never the mirror's cluster.
+//! Invariants: the exchange never waits for a mirror; a mirror shares nothing with it but the core and the body, which
+//! goes through a [`Tap`]; places, bytes held and bytes a second are bounded by the rules of the route, and what does not
+//! fit is dropped. The primary's cluster learns nothing of it, since it is never the mirror's cluster.
 
-use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use core_runtime::clock;
+use core_runtime::sync::{self, GatePlace};
 use core_runtime::timer::Deadline;
 use http_balance::Outcome;
 use http_balance::admission::Applicant;
-use http_balance::mirror::{Dropped, MirrorRules, is_sampled};
+use http_balance::mirror::{Dropped, is_sampled};
 use http_balance::shed::{Class, LoadSign};
 use http_balance::stable_hash;
 use http_wire::fields::{FieldError, FieldId, FieldSet};
 use http_wire::head::{BodyLength, Method, RequestHead};
 use http_wire::number::Decimal;
 
-use super::detached::{Detached, Lost, LostAt, cut};
+use super::detached::{Detached, Lost, LostAt, cut, lost};
 use super::{Exchange, Next};
 use crate::core::{Core, LiveSnapshot};
-use crate::pool::{Admitted, Cluster, Lease};
+use crate::pool::{Admitted, Lease};
 use crate::record::MirrorEnd;
-use crate::relay::{Copied, CopyOwner};
-use crate::side::BodyEvent;
+use crate::relay::{BYTES_PER_PASS, Direction};
+use crate::side::{BodyEvent, Side, SideError};
 use crate::snapshot::{Forward, HostRewrite, Mirror};
+use crate::tap::Tap;
 
 /// Bytes of a mirror's answer that are read, so that its connection can be used again; a longer answer is cut.
 const RESPONSE_BYTES_MAX: usize = 256 * 1024;
@@ -47,53 +49,27 @@ const REMOVED: FieldSet = FieldSet::of(&[
     FieldId::Expect,
 ]);
 
-/// A request in the sample that has not been mirrored yet.
+/// A request in the sample.
 #[derive(Debug)]
 pub(super) struct Wish {
     core: Rc<Core>,
-    cluster: Rc<Cluster>,
-    /// Taken at once where a body is copied, which takes memory.
-    place: RefCell<Option<Room>>,
-    /// The body is too long, which has been counted.
-    is_lost: Cell<bool>,
-}
-
-impl CopyOwner for Wish {
-    /// A long upload may go on for hours: its place is for others from here on.
-    fn is_too_long(&self) {
-        drop(self.place.take());
-        self.is_lost.set(true);
-        self.core.stats.borrow_mut().mirror_ended(self.cluster.stat, MirrorEnd::Dropped(Dropped::Buffer));
-    }
-}
-
-/// A place among the mirrors of a cluster, until it is dropped.
-#[derive(Debug)]
-struct Room(Rc<Cluster>);
-
-impl Room {
-    fn take(cluster: &Rc<Cluster>, rules: &MirrorRules) -> Result<Self, MirrorEnd> {
-        cluster.mirrors.borrow_mut().start(rules, clock::now()).map_err(MirrorEnd::Dropped)?;
-        Ok(Self(Rc::clone(cluster)))
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.0.mirrors.borrow_mut().finished();
-    }
-}
-
-impl Mirror {
-    /// Bytes of a body that are copied.
-    pub(super) fn body_bytes_max(&self) -> usize {
-        usize::try_from(self.rules.buffered_bytes_max).unwrap_or(usize::MAX)
-    }
+    tap: Rc<Tap>,
+    body: BodyLength,
+    te_trailers: bool,
+    /// What the client asked for, where a rewrite has changed the head.
+    host: Option<Box<[u8]>>,
+    /// What the endpoint is chosen by.
+    key: Option<u64>,
 }
 
 impl Exchange<'_> {
     /// Whether the request is to be mirrored.
-    pub(super) fn sampled(&self, snapshot: &Rc<LiveSnapshot>, mirror: &Mirror) -> Option<Rc<Wish>> {
+    pub(super) fn sampled(
+        &self,
+        snapshot: &Rc<LiveSnapshot>,
+        forward: &Forward,
+        mirror: &Mirror,
+    ) -> Option<Box<Wish>> {
         let key = mirror.key.as_ref().and_then(|key| key.hash(&self.request.head, self.client_ip()));
         let key = key.unwrap_or_else(|| stable_hash(self.request_id.as_bytes()));
         if !is_sampled(&mirror.rules, key) {
@@ -101,21 +77,20 @@ impl Exchange<'_> {
         }
         let cluster = self.core.clusters.get(snapshot, mirror.cluster)?;
         let is_tunnel = self.request.head.protocol().is_some() || self.request.head.method == Method::Connect;
-        let place = match self.request.body {
-            _ if is_tunnel => Err(MirrorEnd::Tunnel),
-            BodyLength::Empty => {
-                cluster.mirrors.borrow().answers(clock::now()).map(|()| None).map_err(MirrorEnd::Dropped)
-            }
-            BodyLength::Exact(bytes) if bytes > mirror.rules.buffered_bytes_max => {
-                Err(MirrorEnd::Dropped(Dropped::Buffer))
-            }
-            _ => Room::take(&cluster, &mirror.rules).map(Some),
+        let tap = if is_tunnel {
+            Err(MirrorEnd::Tunnel)
+        } else {
+            Tap::new(self.core, &cluster, mirror.rules, self.request.body)
         };
-        match place {
-            Ok(place) => {
-                let core = Rc::clone(self.core);
-                Some(Rc::new(Wish { core, cluster, place: RefCell::new(place), is_lost: Cell::new(false) }))
-            }
+        match tap {
+            Ok(tap) => Some(Box::new(Wish {
+                core: Rc::clone(self.core),
+                tap,
+                body: self.request.body,
+                te_trailers: self.request.te_trailers,
+                host: self.asked.as_ref().map(|asked| asked.host.as_slice().into()),
+                key: forward.hash_key(&self.request.head, self.client_ip()),
+            })),
             Err(end) => {
                 self.core.stats.borrow_mut().mirror_ended(cluster.stat, end);
                 None
@@ -123,72 +98,71 @@ impl Exchange<'_> {
         }
     }
 
-    /// Sends the copy off, or counts why not. The primary has answered.
-    pub(super) fn mirror(&mut self, forward: &Forward, copied: Copied) {
-        let (Some(wish), Some(mirror)) = (self.mirror.take(), forward.mirror.as_deref()) else { return };
-        match self.copy(&wish, (forward, mirror), copied) {
-            Ok(copy) => core_runtime::spawn(copy.run()),
-            Err(_) if wish.is_lost.get() => {}
-            Err(end) => self.core.stats.borrow_mut().mirror_ended(wish.cluster.stat, end),
+    /// The exchange is over.
+    pub(super) fn end_mirror(&mut self) {
+        if let Some(wish) = self.mirror.take() {
+            wish.tap.source_ended();
+        }
+    }
+}
+
+impl Wish {
+    pub(super) fn tap(&self) -> Rc<Tap> {
+        Rc::clone(&self.tap)
+    }
+
+    /// The primary has been sent the request as far as `sent`. A body that is whole waits for the primary's answer; one
+    /// that is still coming may take its time, and is streamed.
+    pub(super) fn follow(&self, sent: &Direction, head: &RequestHead, forward: &Forward) {
+        if sent.bytes > 0 && !sent.has_ended() {
+            self.begin(head, forward);
         }
     }
 
-    /// The exchange is over: a mirror that has not begun has nothing to copy.
-    pub(super) fn forget_mirror(&mut self) {
-        if let Some(wish) = self.mirror.take().filter(|wish| !wish.is_lost.get()) {
-            self.core.stats.borrow_mut().mirror_ended(wish.cluster.stat, MirrorEnd::Unfinished);
+    /// Sends the mirror off, the first time, or counts why not. `head` is what the primary has got.
+    pub(super) fn begin(&self, head: &RequestHead, forward: &Forward) {
+        if let Some(mirror) = forward.mirror.as_deref().filter(|_| self.tap.is_waiting()) {
+            match self.copy(head, forward, mirror) {
+                Ok(copy) => core_runtime::spawn(copy.run()),
+                Err(end) => self.tap.end(end),
+            }
         }
     }
 
-    fn copy(
-        &self,
-        wish: &Wish,
-        (forward, mirror): (&Forward, &Mirror),
-        copied: Copied,
-    ) -> Result<Copy, MirrorEnd> {
-        let (bytes, trailers) = match copied {
-            Copied::Whole { bytes, trailers } => (bytes, trailers),
-            Copied::TooLong => return Err(MirrorEnd::Dropped(Dropped::Buffer)),
-            Copied::Cut => return Err(MirrorEnd::Unfinished),
-        };
-        let cluster = &wish.cluster;
-        let room = wish.place.take().map_or_else(|| Room::take(cluster, &mirror.rules), Ok)?;
-        let body_bytes = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
-        let fits = cluster.mirrors.borrow_mut().body(&mirror.rules, body_bytes, 0, clock::now());
-        fits.map_err(MirrorEnd::Dropped)?;
+    fn copy(&self, head: &RequestHead, forward: &Forward, mirror: &Mirror) -> Result<Copy, MirrorEnd> {
+        self.tap.begin()?;
+        let cluster = self.tap.cluster();
         let who = Applicant {
             class: Class::Sheddable,
             core_strain: self.core.strain(),
             random: self.core.random(),
         };
         let admitted = cluster.admit(who).map_err(|_refusal| MirrorEnd::Refused)?;
-        let key = forward.hash_key(&self.request.head, self.client_ip());
-        let lease = cluster.pick(self.core.random(), key, None).map_err(|_none| MirrorEnd::NoEndpoint)?;
-        let head = self.copied_head((forward, mirror), &lease).map_err(|_unfit| MirrorEnd::NotWritable)?;
-        self.core.stats.borrow_mut().mirror_began(cluster.stat, body_bytes);
+        let lease =
+            cluster.pick(self.core.random(), self.key, None).map_err(|_none| MirrorEnd::NoEndpoint)?;
+        let head =
+            self.copied_head(head, (forward, mirror), &lease).map_err(|_unfit| MirrorEnd::NotWritable)?;
         let request = Detached {
-            core: Rc::clone(self.core),
+            core: Rc::clone(&self.core),
             lease,
             head,
-            body: self.request.body,
-            te_trailers: self.request.te_trailers,
-            bytes,
-            trailers,
+            body: self.body,
+            te_trailers: self.te_trailers,
         };
-        Ok(Copy { request, admitted, _room: room, timeout: mirror.timeout })
+        Ok(Copy { request, admitted, tap: self.tap(), timeout: mirror.timeout })
     }
 
     /// The head without what is the caller's or the primary's own.
     fn copied_head(
         &self,
+        head: &RequestHead,
         (forward, mirror): (&Forward, &Mirror),
         lease: &Lease,
     ) -> Result<RequestHead, FieldError> {
-        let mut head = self.request.head.clone();
+        let mut head = head.clone();
         if let Some(HostRewrite::Upstream) = forward.host_rewrite {
-            let asked = self.asked.as_ref().map(|asked| asked.host.as_slice());
             let own = lease.endpoint.hostname.as_ref().map(String::as_bytes);
-            if let Some(host) = own.or(asked) {
+            if let Some(host) = own.or(self.host.as_deref()) {
                 head.set_authority(host)?;
             }
         }
@@ -206,7 +180,8 @@ impl Exchange<'_> {
 struct Copy {
     request: Detached,
     admitted: Admitted,
-    _room: Room,
+    tap: Rc<Tap>,
+    /// From the end of the request to that of the answer.
     timeout: Duration,
 }
 
@@ -217,36 +192,55 @@ impl Copy {
     async fn run(mut self) {
         let began_at = clock::now();
         let deadline = Deadline::new();
-        deadline.set_after(self.timeout);
+        let mut is_armed = false;
         let ended = {
-            let mut work = pin!(send(&self.request));
+            let mut work = pin!(send(&self.request, &self.tap));
             poll_fn(|cx| {
-                if let std::task::Poll::Ready(ended) = work.as_mut().poll(cx) {
-                    return std::task::Poll::Ready(ended);
+                if let Poll::Ready(end) = self.tap.poll_over(cx) {
+                    return Poll::Ready(Err((end, Outcome::Abandoned)));
+                }
+                // An upload takes as long as the client does, whose limits are the primary's.
+                if self.tap.is_whole() && !std::mem::replace(&mut is_armed, true) {
+                    deadline.set_after(self.timeout);
+                }
+                if let Poll::Ready(ended) = work.as_mut().poll(cx) {
+                    return Poll::Ready(ended);
                 }
                 deadline.poll_expired(cx).map(|()| Err((MirrorEnd::TimedOut, Outcome::TimedOut)))
             })
             .await
         };
         let (end, outcome) = ended.map_or_else(|failure| failure, |outcome| (MirrorEnd::Sent, outcome));
-        let Detached { lease, core, .. } = &self.request;
-        // A copy that cannot be written is not the mirror's doing.
-        if end != MirrorEnd::NotWritable {
-            lease.cluster.mirrors.borrow_mut().ended(end == MirrorEnd::Sent, clock::now());
+        let Detached { lease, .. } = &self.request;
+        match end {
+            MirrorEnd::Sent => lease.cluster.mirrors.borrow_mut().ended(true, clock::now()),
+            // None of the mirror's doing.
+            MirrorEnd::NotWritable
+            | MirrorEnd::Aborted
+            | MirrorEnd::Cut(Dropped::Bandwidth | Dropped::Memory) => {}
+            _ => lease.cluster.mirrors.borrow_mut().ended(false, clock::now()),
         }
         lease.goes(outcome, clock::now().saturating_sub(began_at), LoadSign::None);
         self.admitted.ends_like(lease);
-        core.stats.borrow_mut().mirror_ended(lease.cluster.stat, end);
+        self.tap.end(end);
     }
 }
 
-async fn send(request: &Detached) -> Result<Outcome, Failure> {
-    let (mut side, held, response, info) = request.answer().await.map_err(failure)?;
+/// Sends the body as it comes, and reads the answer to its end, which may come before that of the body.
+async fn send(request: &Detached, tap: &Tap) -> Result<Outcome, Failure> {
+    let (mut side, held) = request.open().await.map_err(failure)?;
+    let mut upload = Upload::new(tap, request.body);
+    let head = request.final_head(&mut side, |side, cx| upload.poll(side, cx)).await;
+    let (response, info) =
+        head.map_err(|error| failure(lost(&held, upload.error.as_ref().unwrap_or(&error))))?;
     let outcome = Outcome::of_status(response.status);
     let mut left = RESPONSE_BYTES_MAX;
     loop {
-        let piece = poll_fn(|cx| side.poll_body(cx)).await;
-        match piece.map_err(|error| failure(cut(&error)))? {
+        let piece = poll_fn(|cx| {
+            upload.poll(&mut side, cx);
+            side.poll_body(cx)
+        });
+        match piece.await.map_err(|error| failure(cut(&error)))? {
             BodyEvent::Data(chunk) => match left.checked_sub(chunk.len()) {
                 Some(rest) => left = rest,
                 None => return Ok(outcome),
@@ -256,6 +250,63 @@ async fn send(request: &Detached) -> Result<Outcome, Failure> {
     }
     held.give_back(&request.lease, side, info.persistence, Next::KeepAlive);
     Ok(outcome)
+}
+
+/// The body on its way from the tap to the mirror.
+struct Upload<'a> {
+    tap: &'a Tap,
+    has_ended: bool,
+    /// Everything has left, or the mirror takes no more.
+    is_over: bool,
+    error: Option<SideError>,
+    /// Its place among those that move much.
+    line: Option<GatePlace>,
+}
+
+impl<'a> Upload<'a> {
+    fn new(tap: &'a Tap, body: BodyLength) -> Self {
+        Self { tap, has_ended: body == BodyLength::Empty, is_over: false, error: None, line: None }
+    }
+
+    fn poll(&mut self, side: &mut Side, cx: &mut Context<'_>) {
+        if self.is_over {
+            return;
+        }
+        match self.poll_send(side, cx) {
+            Poll::Ready(Ok(())) => self.is_over = true,
+            Poll::Ready(Err(error)) => {
+                // It may have answered all the same.
+                self.tap.stop();
+                self.is_over = true;
+                self.error = Some(error);
+            }
+            Poll::Pending => {}
+        }
+    }
+
+    fn poll_send(&mut self, side: &mut Side, cx: &mut Context<'_>) -> Poll<Result<(), SideError>> {
+        if self.line.is_some() {
+            ready!(sync::poll_bulk(cx, &mut self.line));
+        }
+        let mut left = BYTES_PER_PASS;
+        while !self.has_ended {
+            ready!(side.poll_room(cx))?;
+            if left == 0 {
+                if sync::poll_bulk(cx, &mut self.line).is_pending() {
+                    break;
+                }
+                left = BYTES_PER_PASS;
+            }
+            let Some(event) = self.tap.take() else { break };
+            if let BodyEvent::Data(chunk) | BodyEvent::Last(chunk) = &event {
+                left = left.saturating_sub(chunk.len());
+            }
+            self.has_ended = !matches!(event, BodyEvent::Data(_));
+            side.send_body(event)?;
+        }
+        let flushed = side.poll_flush(cx)?;
+        if self.has_ended { flushed.map(Ok) } else { Poll::Pending }
+    }
 }
 
 fn failure((at, outcome): Lost) -> Failure {

@@ -138,8 +138,8 @@ pub(crate) struct Exchange<'a> {
     /// What the client asked for, where a rewrite has changed the head.
     asked: Option<Box<Asked>>,
     is_recorded: bool,
-    /// The request is to be mirrored and has not been.
-    mirror: Option<Rc<mirror::Wish>>,
+    /// The request is to be mirrored.
+    mirror: Option<Box<mirror::Wish>>,
     /// The session of a cluster with sessions, where its cookie changes.
     new_cookie: Option<session::NewCookie>,
     /// A second attempt that may begin while the first is silent.
@@ -461,7 +461,7 @@ impl<'a> Exchange<'a> {
             .set(Stage::HeadParse, self.request.parsed_at.saturating_sub(self.request.began_at));
         self.outcome.stages.set(Stage::Total, now.saturating_sub(self.request.began_at));
         self.core.stats.borrow_mut().record(&self.outcome);
-        self.forget_mirror();
+        self.end_mirror();
         if let Some(listener) = listener {
             self.log(listener);
         }

@@ -17,7 +17,6 @@ use crate::reason::Reason;
 use crate::record::Stage;
 use crate::relay::{Direction, IdleLimits, Relay};
 use crate::side::{ResponseInfo, Side, SideError};
-use crate::snapshot::Route;
 use crate::upgrade;
 
 /// Interim responses to one request. RFC 9110 §15.2 has no bound; a 102 every ten seconds is a quarter of an hour.
@@ -65,7 +64,7 @@ impl Exchange<'_> {
             }
             // Boxed: they are rare, and every other exchange would carry what they need.
             Box::pin(self.pass_interim()).await?;
-            (info, upload) = Box::pin(self.next_head(upstream, upload, idle, route)).await?;
+            (info, upload) = Box::pin(self.next_head(upstream, upload, idle, plan)).await?;
         }
         lease.goes(self.response_outcome(), clock::now().saturating_sub(sent_at), self.load_sign());
         let is_tunnel =
@@ -84,8 +83,8 @@ impl Exchange<'_> {
             upstream.become_tunnel();
             self.downstream.become_tunnel();
         }
-        if self.mirror.is_some() && upload.has_ended() {
-            self.mirror(plan.forward, upload.take_copy());
+        if let Some(wish) = &self.mirror {
+            wish.begin(&self.request.head, plan.forward);
         }
         let unlimited = if is_tunnel { BodyMeter::new(None) } else { BodyMeter::new(route.body_bytes_max) };
         let tunnel_idle = IdleLimits { downstream: idle.upstream, upstream: idle.upstream, body_rate: None };
@@ -96,10 +95,6 @@ impl Exchange<'_> {
         let grpc_status = relay.response.grpc_status;
         self.outcome.response_bytes = relay.response.bytes;
         self.outcome.request_bytes = relay.request.bytes;
-        if self.mirror.is_some() {
-            let copied = relay.request.take_copy();
-            self.mirror(plan.forward, copied);
-        }
         self.outcome.stages.set(Stage::Body, clock::now().saturating_sub(head_at));
         result.map_err(|error| Stop::Cut(fault::relay(&error, Phase::InBody)))?;
         if let Some(status) = grpc_status.filter(|_| self.is_grpc()) {
@@ -137,14 +132,19 @@ impl Exchange<'_> {
         upstream: &mut Side,
         upload: Direction,
         idle: IdleLimits,
-        route: &Route,
+        plan: Plan<'_>,
     ) -> Result<(ResponseInfo, Direction), Stop> {
+        let route = plan.route;
+        let (mirror, asked) = (self.mirror.as_deref(), &self.request.head);
         let method = self.request.head.method;
         let meter = BodyMeter::new(route.body_bytes_max);
         let response = &mut self.request.response;
         let mut relay = Relay::new(self.downstream, upstream, upload, meter, idle, &self.timers.idle);
         let result = relay
-            .until_head(&self.timers.response, route.timeout, |side, _, cx| {
+            .until_head(&self.timers.response, route.timeout, |side, sent, cx| {
+                if let Some(mirror) = mirror {
+                    mirror.follow(sent, asked, plan.forward);
+                }
                 side.poll_response_head(cx, method, response)
             })
             .await;

@@ -111,6 +111,8 @@ pub struct Condition {
     pub breaker_is_open: bool,
     /// Mirrored requests, and those whose body is being copied.
     pub mirrors: u64,
+    /// Body bytes that wait for them.
+    pub mirror_bytes_held: u64,
 }
 
 impl Settings {
@@ -447,6 +449,7 @@ impl Cluster {
             is_in_panic: state.is_in_panic(),
             breaker_is_open: !matches!(admission.breaker_state(), None | Some(BreakerState::Closed)),
             mirrors: u64::from(self.mirrors.borrow().in_flight()),
+            mirror_bytes_held: self.mirrors.borrow().held_bytes(),
         }
     }
 

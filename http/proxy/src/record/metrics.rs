@@ -358,7 +358,7 @@ pub(crate) const CLUSTER: &[Metric<ClusterRow>] = &[
         Value::Counters("cause", |r, each| {
             MirrorEnd::failed(&r.mirrors).for_each(|(cause, n)| each(cause, n));
         }),
-        "Requests mirrored to the cluster that it did not answer.",
+        "Requests mirrored to the cluster that it did not answer, or that were cut (docs/resilience.md).",
     ),
     metric(
         "shard_cluster_mirror_bytes_total",
@@ -369,6 +369,11 @@ pub(crate) const CLUSTER: &[Metric<ClusterRow>] = &[
         "shard_cluster_mirrors_in_flight",
         Value::Gauge(|r| r.mirrors_in_flight),
         "Mirrored requests that the cluster has now, and those whose body is being copied.",
+    ),
+    metric(
+        "shard_cluster_mirror_bytes_held",
+        Value::Gauge(|r| r.mirror_bytes_held),
+        "Request body bytes that wait for mirrors in the cluster.",
     ),
     metric(
         "shard_cluster_sessions_total",

@@ -7,7 +7,7 @@ use http_balance::mirror::Dropped;
 pub enum MirrorEnd {
     /// The mirror answered, whatever.
     Sent,
-    /// Not sent: no place, no bandwidth, too long a body, or a mirror that does not answer.
+    /// Not sent: no place, no room for the body, or a mirror that does not answer.
     Dropped(Dropped),
     /// Not sent: an upgrade or CONNECT has no message to copy.
     Tunnel,
@@ -23,15 +23,20 @@ pub enum MirrorEnd {
     TimedOut,
     /// The connection or stream broke before the end of the answer.
     Broken,
+    /// Given up while its body came: the mirror did not take it as fast as the primary, or there was no room for it.
+    Cut(Dropped),
+    /// The client or the primary ended the request before its body was whole.
+    Aborted,
 }
 
 impl MirrorEnd {
     /// Those that did not come to be sent first, behind `Sent`.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 18] = [
         Self::Sent,
         Self::Dropped(Dropped::InFlight),
         Self::Dropped(Dropped::Bandwidth),
         Self::Dropped(Dropped::Buffer),
+        Self::Dropped(Dropped::Memory),
         Self::Dropped(Dropped::Unanswered),
         Self::Tunnel,
         Self::Unfinished,
@@ -41,9 +46,13 @@ impl MirrorEnd {
         Self::NotConnected,
         Self::TimedOut,
         Self::Broken,
+        Self::Cut(Dropped::Buffer),
+        Self::Cut(Dropped::Bandwidth),
+        Self::Cut(Dropped::Memory),
+        Self::Aborted,
     ];
     /// The first of them that failed after it began.
-    const FAILED_FROM: usize = 10;
+    const FAILED_FROM: usize = 11;
 
     pub(crate) fn index(self) -> usize {
         Self::ALL.iter().position(|end| *end == self).expect("ALL has every one")
@@ -54,7 +63,7 @@ impl MirrorEnd {
         Self::labelled(counts, 1, Self::FAILED_FROM)
     }
 
-    /// Begun and not answered.
+    /// Begun and not answered to its end.
     pub(crate) fn failed(counts: &[u64; Self::ALL.len()]) -> impl Iterator<Item = (&'static str, u64)> {
         Self::labelled(counts, Self::FAILED_FROM, Self::ALL.len())
     }
@@ -79,6 +88,9 @@ impl MirrorEnd {
             Self::NotConnected => "not_connected",
             Self::TimedOut => "timed_out",
             Self::Broken => "broken",
+            Self::Cut(Dropped::Buffer) => "behind",
+            Self::Cut(dropped) => dropped.code(),
+            Self::Aborted => "aborted",
         }
     }
 }
@@ -94,7 +106,10 @@ mod tests {
         assert_eq!(words.len(), MirrorEnd::ALL.len() - 1);
         for (at, end) in MirrorEnd::ALL.into_iter().enumerate() {
             assert_eq!(end.index(), at);
-            assert_eq!(words.iter().filter(|(word, _)| *word == end.label()).count(), usize::from(at > 0));
+            let (skipped, failed) = words.split_at(MirrorEnd::FAILED_FROM - 1);
+            let family = if at < MirrorEnd::FAILED_FROM { skipped } else { failed };
+            let found = family.iter().filter(|(word, _)| *word == end.label()).count();
+            assert_eq!(found, usize::from(at > 0), "{end:?}");
         }
         assert_eq!(MirrorEnd::ALL[MirrorEnd::FAILED_FROM], MirrorEnd::NotConnected);
     }

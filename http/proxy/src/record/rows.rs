@@ -118,6 +118,7 @@ row! {
         cookies_tag: count,
         /// As of this moment, like all below.
         mirrors_in_flight: count,
+        mirror_bytes_held: count,
         in_flight: count,
         endpoints: count,
         ejected: count,

@@ -341,8 +341,8 @@ impl CoreStats {
         self.clusters.row_mut(cluster).mirrors[end.index()] += 1;
     }
 
-    /// Counts body bytes on their way to a mirror.
-    pub(crate) fn mirror_began(&mut self, cluster: StatId, bytes: u64) {
+    /// Counts body bytes that a mirror took.
+    pub(crate) fn mirror_took(&mut self, cluster: StatId, bytes: u64) {
         self.clusters.row_mut(cluster).mirror_bytes += bytes;
     }
 
@@ -383,6 +383,7 @@ impl CoreStats {
         let row = self.clusters.row_mut(cluster);
         row.in_flight = condition.in_flight;
         row.mirrors_in_flight = condition.mirrors;
+        row.mirror_bytes_held = condition.mirror_bytes_held;
         row.ejected = condition.ejected;
         row.in_panic = u64::from(condition.is_in_panic);
         row.endpoints = condition.endpoints;

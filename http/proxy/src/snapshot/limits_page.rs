@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use control_api::defaults::{Bound, Range, cluster, h2, listener, mirror, route, tcp};
 use http_balance::generations::{GENERATIONS_MAX, RETIRED_POINTS_MAX};
+use http_balance::mirror::HELD_BYTES_MAX;
 
 use super::{LOG_SINKS_MAX, StatFamily};
 use crate::pool::{DRAINED_MAX, LINES_MAX};
@@ -350,13 +351,14 @@ fn route_rows() -> Vec<Row> {
 fn mirror_rows() -> Vec<Row> {
     vec![
         bound(
-            "`mirror.body_bytes_max`",
-            &mirror::BODY_BYTES,
-            "Not mirrored, counted as `buffer_full`; the primary has all of it.",
+            "`mirror.buffer_bytes_max` (of one body, for a mirror slower than the primary)",
+            &mirror::BUFFER_BYTES,
+            "The copy is cut, counted as `behind`, or as `buffer_full` before it began; the primary has all of it.",
             None,
         ),
+        fixed("Bytes held for all mirrors", HELD_BYTES_MAX, "The same, counted as `memory_limit`.", None),
         bound(
-            "`mirror.timeout` (start of the copy to the end of its response)",
+            "`mirror.timeout` (end of the copied request to the end of its response)",
             &mirror::TIMEOUT,
             "The copy is cut, counted as `timed_out`.",
             None,
@@ -370,7 +372,7 @@ fn mirror_rows() -> Vec<Row> {
         bound(
             "`mirror.bytes_per_second_max`",
             &mirror::BYTES_PER_SECOND,
-            "Not mirrored, counted as `bandwidth_limit`.",
+            "Not mirrored or cut, counted as `bandwidth_limit`.",
             None,
         ),
     ]

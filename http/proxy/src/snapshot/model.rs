@@ -314,7 +314,7 @@ pub struct Mirror {
     pub key: Option<HashKey>,
     /// Lower-case names of fields that are not copied, beside credentials and cookies.
     pub removed_fields: Vec<String>,
-    /// From the start of the copy to the end of its response.
+    /// From the end of the copied request to that of its response.
     pub timeout: Duration,
 }
 

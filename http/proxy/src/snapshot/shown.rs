@@ -86,7 +86,7 @@ fn mirrored(mirror: &Mirror) -> String {
     let (whole, part) = (rules.sample / 10_000, rules.sample % 10_000);
     let share = if part == 0 { whole.to_string() } else { format!("{whole}.{part:04}") };
     format!(
-        "{share} % by {}, bodies up to {} bytes, {:?} each; at most {} at a time and {} bytes a second and core",
+        "{share} % by {}, up to {} bytes of a body held, {:?} each; at most {} at a time and {} bytes a second and core",
         mirror.key.as_ref().map_or_else(|| "request id".to_owned(), key),
         rules.buffered_bytes_max,
         mirror.timeout,

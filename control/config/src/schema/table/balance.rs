@@ -181,7 +181,7 @@ static HASH_BY: Object = Object {
 
 pub(super) static MIRROR: Object = Object {
     name: "mirror",
-    doc: "A copy of requests for another cluster, sent once the primary has answered; its answer is dropped (docs/resilience.md).",
+    doc: "A copy of requests for another cluster, sent behind the request itself; its answer is dropped (docs/resilience.md).",
     fields: &[&[
         field!(
             "cluster",
@@ -208,16 +208,16 @@ pub(super) static MIRROR: Object = Object {
             "Not copied, like `authorization`, `proxy-authorization`, `cookie` and `x-forwarded-client-cert`."
         ),
         field!(
-            "body_max",
-            sizes(mirror::BODY_BYTES),
+            "buffer_max",
+            sizes(mirror::BUFFER_BYTES),
             Optional,
-            "A request with a longer body is not mirrored."
+            "Bytes of a body that are held for a copy that is sent more slowly than the request itself; a slower one is cut."
         ),
         field!(
             "timeout",
             durations(mirror::TIMEOUT),
             Optional,
-            "From the start of a copy to the end of its answer."
+            "From the end of a copied request to the end of its answer."
         ),
         field!("in_flight_max", ints(mirror::IN_FLIGHT), Optional, "Copies that one core makes at a time."),
         field!(

@@ -114,7 +114,7 @@ impl Default for MirrorLimits {
                 salt: 0,
                 in_flight_max: limits::IN_FLIGHT.default,
                 bytes_per_second_max: u64::from(limits::BYTES_PER_SECOND.default),
-                buffered_bytes_max: u64::from(limits::BODY_BYTES.default),
+                buffered_bytes_max: u64::from(limits::BUFFER_BYTES.default),
             },
             timeout: limits::TIMEOUT.default,
         }
@@ -140,19 +140,13 @@ impl MirrorLimits {
         if keys.len() > 1 {
             return Err(Fault::new("", "has more than one key"));
         }
-        let body = value::bounded("body_bytes_max", options.body_bytes_max, &limits::BODY_BYTES)?;
+        let buffer = value::bounded("buffer_bytes_max", options.buffer_bytes_max, &limits::BUFFER_BYTES)?;
         let rate =
             value::bounded("bytes_per_second_max", options.bytes_per_second_max, &limits::BYTES_PER_SECOND)?;
-        if rate < body {
-            return Err(Fault::new(
-                "bytes_per_second_max",
-                format!("is {rate}, below body_bytes_max {body}: such a body never fits"),
-            ));
-        }
         let rules = MirrorRules {
             in_flight_max: value::bounded("in_flight_max", options.in_flight_max, &limits::IN_FLIGHT)?,
             bytes_per_second_max: u64::from(rate),
-            buffered_bytes_max: u64::from(body),
+            buffered_bytes_max: u64::from(buffer),
             ..Self::default().rules
         };
         let timeout = value::bounded_duration("timeout", options.timeout, &limits::TIMEOUT)?;

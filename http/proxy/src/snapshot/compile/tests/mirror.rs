@@ -58,8 +58,8 @@ fn a_policy_alone_takes_every_default() {
         sample: 1_000_000,
         salt: stable_hash(b"root"),
         in_flight_max: 128,
-        bytes_per_second_max: 8 << 20,
-        buffered_bytes_max: 64 << 10,
+        bytes_per_second_max: 64 << 20,
+        buffered_bytes_max: 1 << 20,
     };
     let wanted = Mirror {
         cluster: ClusterIndex(1),
@@ -81,7 +81,7 @@ fn a_policy_alone_takes_every_default() {
 fn shares_fields_and_options_arrive() {
     let options = v1::MirrorOptions {
         key_query: "user".to_owned(),
-        body_bytes_max: Some(0),
+        buffer_bytes_max: Some(0),
         timeout: seconds(2),
         in_flight_max: Some(3),
         bytes_per_second_max: Some(2048),
@@ -151,12 +151,9 @@ fn options_out_of_range_are_refused_by_field() {
     let unset = v1::MirrorOptions::default;
     let cases = [
         (v1::MirrorOptions { in_flight_max: Some(0), ..unset() }, "in_flight_max is 0"),
-        (v1::MirrorOptions { body_bytes_max: Some((1 << 20) + 1), ..unset() }, "body_bytes_max is"),
+        (v1::MirrorOptions { buffer_bytes_max: Some((16 << 20) + 1), ..unset() }, "buffer_bytes_max is"),
         (v1::MirrorOptions { timeout: seconds(61), ..unset() }, "timeout is 61s"),
-        (
-            v1::MirrorOptions { bytes_per_second_max: Some(1024), ..unset() },
-            "bytes_per_second_max is 1024, below",
-        ),
+        (v1::MirrorOptions { bytes_per_second_max: Some(1023), ..unset() }, "bytes_per_second_max is 1023"),
         (
             v1::MirrorOptions { key_header: "a b".to_owned(), ..unset() },
             "key_header is \"a b\", which is no name",
