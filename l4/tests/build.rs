@@ -12,6 +12,7 @@ fn main() -> Result<(), String> {
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let programs = [
         ("benches/bench.bpf.c", "bench.bpf.o"),
+        ("benches/yardstick.bpf.c", "yardstick.bpf.o"),
         ("src/loss.bpf.c", "loss.bpf.o"),
         ("src/tag.bpf.c", "tag.bpf.o"),
     ];
