@@ -107,7 +107,9 @@ impl Tap {
         self.flow.borrow().is_whole
     }
 
-    /// Copies a piece that the primary gets. What an attempt before this one has shown is known.
+    /// Copies a piece that the primary gets. What an attempt before this one has shown is known. Never inlined: requests
+    /// without a mirror do not carry it.
+    #[inline(never)]
     pub(crate) fn give(&self, event: &BodyEvent) {
         if !self.is_open() {
             return;

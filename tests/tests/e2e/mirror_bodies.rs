@@ -35,13 +35,32 @@ struct Got {
     is_broken: bool,
 }
 
-/// An h2 origin that keeps what comes as it comes, and answers at the end as gRPC does.
+/// When an origin begins to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answers {
+    AtOnce,
+    AtTheEnd,
+}
+
 fn h2_origin() -> (H2Origin, Arc<Mutex<Got>>) {
+    h2_origin_that(Answers::AtTheEnd)
+}
+
+/// An h2 origin that keeps what comes as it comes, and answers as gRPC does.
+fn h2_origin_that(answers: Answers) -> (H2Origin, Arc<Mutex<Got>>) {
     let got = Arc::new(Mutex::new(Got::default()));
     let kept = Arc::clone(&got);
     let origin = H2Origin::start(move |request, mut respond| {
         let kept = Arc::clone(&kept);
         async move {
+            let head = || {
+                let head = http::Response::builder().header("content-type", "application/grpc");
+                head.body(()).expect("a legal head")
+            };
+            let begun = match answers {
+                Answers::AtOnce => Some(respond.send_response(head(), false)?),
+                Answers::AtTheEnd => None,
+            };
             let mut body = request.into_body();
             while let Some(piece) = body.data().await {
                 let Ok(piece) = piece else {
@@ -53,8 +72,10 @@ fn h2_origin() -> (H2Origin, Arc<Mutex<Got>>) {
             }
             look(&kept).trailers = body.trailers().await?;
             look(&kept).is_whole = true;
-            let head = http::Response::builder().header("content-type", "application/grpc").body(());
-            let mut stream = respond.send_response(head.expect("a legal head"), false)?;
+            let mut stream = match begun {
+                Some(stream) => stream,
+                None => respond.send_response(head(), false)?,
+            };
             let mut trailers = http::HeaderMap::new();
             trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
             stream.send_trailers(trailers)
@@ -140,7 +161,14 @@ async fn call(client: &mut H2Client) -> (h2::client::ResponseFuture, SendStream<
 
 #[test]
 fn messages_of_a_grpc_stream_reach_the_mirror_one_by_one() {
-    let ((primary, of_primary), (mirror, of_mirror)) = (h2_origin(), h2_origin());
+    for answers in [Answers::AtTheEnd, Answers::AtOnce] {
+        grpc_stream(answers);
+    }
+}
+
+/// A client's stream to a primary that answers at its end, and a mirror that answers at some time.
+fn grpc_stream(answers: Answers) {
+    let ((primary, of_primary), (mirror, of_mirror)) = (h2_origin(), h2_origin_that(answers));
     let config = Config::to_h2(primary.address()).and_cluster(over_h2(&mirror)).route(|route| {
         let own = std::mem::replace(route, Route::prefix("all", "/"));
         *route = own.rule("mirror", json!({ "cluster": "m" }));

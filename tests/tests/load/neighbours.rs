@@ -255,13 +255,26 @@ fn with_mirror(orders: &Orders, what: &str, mirror: SocketAddr) {
     assert!(ends.iter().sum::<f64>() > 1000.0, "they were to be mirrored: {ends:?}");
 }
 
-#[test]
-fn c50_no_mirror_however_bad_moves_the_primary() {
+/// Orders with mirrors at each of these, one after the other.
+fn with_mirrors(mirrors: &[(&str, SocketAddr)]) {
     let _alone = crate::alone();
     set_nice(NICE);
     let dir = TempDir::new("mirror");
     let orders = Orders::start(&dir);
+    for (what, address) in mirrors {
+        with_mirror(&orders, what, *address);
+    }
+}
+
+#[test]
+fn c50_a_mirror_that_is_dead_or_silent_does_not_move_the_primary() {
     let silent = Origin::scripted(|connection| while connection.request().is_some() {});
+    let dead = SocketAddr::from(([127, 0, 0, 1], tests::port::free_port()));
+    with_mirrors(&[("dead", dead), ("silent", silent.address())]);
+}
+
+#[test]
+fn c50_a_mirror_that_never_reads_or_resets_does_not_move_the_primary() {
     // Nobody accepts what connects to it, so nobody reads.
     let deaf = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let resetting = Origin::scripted(|connection| {
@@ -269,15 +282,16 @@ fn c50_no_mirror_however_bad_moves_the_primary() {
             connection.reset();
         }
     });
+    let address = deaf.local_addr().expect("it is bound");
+    with_mirrors(&[("deaf", address), ("resetting", resetting.address())]);
+}
+
+#[test]
+fn c50_a_mirror_that_answers_a_byte_a_second_does_not_move_the_primary() {
     let dripping = Origin::scripted(|connection| {
-        let answers = connection
-            .head()
-            .is_some_and(|_| connection.write("HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"));
+        let answers =
+            connection.head().is_some() && connection.write("HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n");
         while answers && connection.quiet_for(Duration::from_secs(1)) && connection.write("z") {}
     });
-    with_mirror(&orders, "dead", SocketAddr::from(([127, 0, 0, 1], tests::port::free_port())));
-    with_mirror(&orders, "silent", silent.address());
-    with_mirror(&orders, "never reading", deaf.local_addr().expect("it is bound"));
-    with_mirror(&orders, "resetting", resetting.address());
-    with_mirror(&orders, "1 byte a second", dripping.address());
+    with_mirrors(&[("dripping", dripping.address())]);
 }

@@ -113,6 +113,7 @@ impl Wish {
 
     /// The primary has been sent the request as far as `sent`. A body that is whole waits for the primary's answer; one
     /// that is still coming may take its time, and is streamed.
+    #[inline(never)]
     pub(super) fn follow(&self, sent: &Direction, head: &RequestHead, forward: &Forward) {
         if sent.bytes > 0 && !sent.has_ended() {
             self.begin(head, forward);
@@ -120,6 +121,7 @@ impl Wish {
     }
 
     /// Sends the mirror off, the first time, or counts why not. `head` is what the primary has got.
+    #[inline(never)]
     pub(super) fn begin(&self, head: &RequestHead, forward: &Forward) {
         if let Some(mirror) = forward.mirror.as_deref().filter(|_| self.tap.is_waiting()) {
             match self.copy(head, forward, mirror) {
@@ -199,12 +201,12 @@ impl Copy {
                 if let Poll::Ready(end) = self.tap.poll_over(cx) {
                     return Poll::Ready(Err((end, Outcome::Abandoned)));
                 }
+                if let Poll::Ready(ended) = work.as_mut().poll(cx) {
+                    return Poll::Ready(ended);
+                }
                 // An upload takes as long as the client does, whose limits are the primary's.
                 if self.tap.is_whole() && !std::mem::replace(&mut is_armed, true) {
                     deadline.set_after(self.timeout);
-                }
-                if let Poll::Ready(ended) = work.as_mut().poll(cx) {
-                    return Poll::Ready(ended);
                 }
                 deadline.poll_expired(cx).map(|()| Err((MirrorEnd::TimedOut, Outcome::TimedOut)))
             })
