@@ -1,7 +1,10 @@
 //! C29: endpoints given by name. Names of hosts(5) only, because the tests do not own the machine's name server;
 //! what a server may answer is the resolver's own tests' matter.
 
-use tests::{Cluster, Config, PATIENCE, Proxy, origin, wait_until};
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use tests::{Cluster, Config, Origin, PATIENCE, Proxy, origin, wait_until};
 
 #[test]
 fn a_cluster_by_name_serves_from_the_start() {
@@ -44,4 +47,48 @@ fn a_reload_moves_a_cluster_from_an_address_to_a_name() {
         assert_eq!(proxy.get("/").status, 200);
     }
     assert_eq!(one.requests().len(), before);
+}
+
+/// Where a proxy whose cluster is over these names sends each key. `asker` tells its requests from others.
+fn places(origins: &[Origin], balance: &str, asker: &str) -> BTreeMap<u32, usize> {
+    let name = |origin: &Origin| format!("localhost:{}", origin.address().port());
+    let rule = json!({ "policy": balance, "hash_by": { "header": "x-key" } });
+    let cluster = Cluster { dns_endpoints: origins.iter().map(name).collect(), ..Cluster::new("u", &[]) };
+    let proxy = Proxy::start(Config::with(cluster.rule("balance", rule)));
+    let mut found = BTreeMap::new();
+    for round in 0..3 {
+        // A connection of its own each, which may be any core's.
+        for key in 0..40_u32 {
+            let answer = tests::client::once(
+                proxy.address(),
+                format!(
+                    "GET /{asker}/{round} HTTP/1.1\r\nHost: a.example\r\nX-Key: {key}\r\nConnection: close\r\n\r\n"
+                ),
+            );
+            assert_eq!(answer.status, 200);
+            let wanted = (format!("/{asker}/{round}"), key.to_string());
+            let took = |origin: &Origin| {
+                let is_it = |request: &tests::Request| {
+                    request.target == wanted.0 && request.field("x-key") == Some(wanted.1.as_str())
+                };
+                origin.requests().iter().any(is_it)
+            };
+            let place = origins.iter().position(took).expect("one of them answered");
+            assert_eq!(*found.entry(key).or_insert(place), place, "{balance}: the key {key} has moved");
+        }
+    }
+    found
+}
+
+#[test]
+fn a_key_keeps_its_place_among_endpoints_given_by_name() {
+    for balance in ["ring_hash", "maglev"] {
+        let origins: Vec<_> = (0..4).map(|_| origin::echo()).collect();
+        let found = places(&origins, balance, "first");
+        for place in 0..origins.len() {
+            let keys = found.values().filter(|at| **at == place).count();
+            assert!((1..=30).contains(&keys), "{balance}: {keys} of 40 keys at {place}: {found:?}");
+        }
+        assert_eq!(found, places(&origins, balance, "second"), "{balance}: proxies agree without talking");
+    }
 }

@@ -93,13 +93,6 @@ impl Emitter<'_> {
         options.balance = extended.into();
     }
 
-    /// Their table would have to be made again on the core with every answer of the name server.
-    pub(super) fn refuse_maglev_of_names(&mut self, node: &Node, has_names: bool) {
-        if let (Some(balance), true, "maglev") = (node.get("balance"), has_names, policy_word(node)) {
-            self.error(balance, "`maglev` cannot go over endpoints given by name", "write `ring_hash`");
-        }
-    }
-
     /// Least endpoints of one core. Not for what gives a key or session one endpoint, whichever core asks.
     pub(super) fn subset(&mut self, node: &Node, has_names: bool) -> Option<u32> {
         let subset = node.get("subset")?;

@@ -94,7 +94,6 @@ impl Emitter<'_> {
             ..Default::default()
         };
         self.balance(&node, &mut cluster, &mut options);
-        self.refuse_maglev_of_names(&node, has_names);
         options.zones = self.zones(&node, &mut cluster);
         options.subset_endpoints_min = self.subset(&node, has_names);
         options.sticky = self.sticky(&node, policy_word(&node));

@@ -16,7 +16,7 @@ use control_api::envoy::upstream_http::http_protocol_options::explicit_http_conf
 use control_api::shard::v1;
 use http_balance::endpoint::Health;
 use http_balance::generations::Generation;
-use http_balance::plan::{PlanError, Policy, Standing};
+use http_balance::plan::{PlanError, Standing};
 use http_balance::tables::Tables;
 use http_balance::{ClusterPlan, ClusterRules};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -116,11 +116,6 @@ fn plan(
     generations: Vec<Generation>,
     tables: &mut Tables,
 ) -> Checked<ClusterPlan> {
-    if matches!(rules.policy, Policy::Maglev { .. }) && !dns.is_empty() {
-        let message =
-            "is not supported as MAGLEV with names to resolve, which change on the core: use RING_HASH";
-        return Err(Fault::new("lb_policy", message));
-    }
     let priorities = endpoints.iter().map(|e| e.role.priority).chain(dns.iter().map(|d| d.role.priority));
     let priorities: FxHashSet<u8> = priorities.collect();
     if let Some(gap) = (0..).take(priorities.len()).find(|wanted| !priorities.contains(wanted)) {

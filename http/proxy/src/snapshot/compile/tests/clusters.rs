@@ -144,13 +144,6 @@ fn eds_clusters_take_their_assignment_or_start_empty() {
 #[test]
 fn kinds_of_cluster_and_their_parts_go_together() {
     for (resources, expected) in [
-        (
-            dns(|c| {
-                c.lb_policy = LbPolicy::Maglev as i32;
-                c.load_assignment = Some(assignment("x", vec![endpoint("backend.example", 80)]));
-            }),
-            "lb_policy is not supported as MAGLEV with names to resolve",
-        ),
         (with(|c| c.load_assignment = None), "load_assignment is required"),
         (
             with(|c| c.eds_cluster_config = Some(EdsClusterConfig::default())),
