@@ -236,7 +236,8 @@ fn a_connection_that_its_client_forgot_makes_room() {
             // A request that does not end.
             stream.write_all(b"GET /1000").expect("a socket");
             let deadline = Instant::now() + PATIENCE;
-            while in_state(&fleet, "01") == 0 {
+            // An acknowledgement that came later would be answered by a reset.
+            while in_state(&fleet, "01") == 0 || !is_acknowledged(&fleet.lab.client, port) {
                 assert!(Instant::now() < deadline, "no connection");
                 std::thread::yield_now();
             }
@@ -391,13 +392,22 @@ fn answers_of_proxies(fleet: &Fleet, verb: &str) {
 
 /// Connections in a state at the proxies, by its number in procfs: 01 is ESTABLISHED, 03 SYN_RECV.
 fn in_state(fleet: &Fleet, number: &str) -> usize {
-    let count = |host: &Host| {
-        host.enter(|| {
-            let read =
-                |file| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).expect("procfs");
-            let state = |line: &&str| line.split_whitespace().nth(3) == Some(number);
-            read("tcp").lines().filter(state).count() + read("tcp6").lines().filter(state).count()
-        })
-    };
-    fleet.lab.proxies.iter().map(count).sum()
+    let state = |line: &&str| line.split_whitespace().nth(3) == Some(number);
+    fleet.lab.proxies.iter().map(|host| connections(host).lines().filter(state).count()).sum()
+}
+
+/// Whether all that a host has sent from a port has arrived.
+fn is_acknowledged(host: &Host, port: u16) -> bool {
+    let port = format!(":{port:04X}");
+    connections(host).lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.get(1).is_some_and(|local| local.ends_with(&port))
+            && words.get(4).is_some_and(|queues| queues.starts_with("00000000:"))
+    })
+}
+
+/// The kernel's lines about a host's TCP connections.
+fn connections(host: &Host) -> String {
+    let read = |file| std::fs::read_to_string(format!("/proc/thread-self/net/{file}")).expect("procfs");
+    host.enter(|| read("tcp") + &read("tcp6"))
 }
