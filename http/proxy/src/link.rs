@@ -46,6 +46,13 @@ pub(crate) struct Arrival {
     pub(crate) is_end: bool,
 }
 
+/// What is left to do for a connection whose peer takes nothing any more.
+enum AfterFailedWrite {
+    Read,
+    ReadNextTurn,
+    End,
+}
+
 /// How a connection ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LinkEnd {
@@ -176,17 +183,23 @@ impl Link {
             state.task = Some(cx.waker().clone());
         }
         state.is_task_woken = false;
-        let received = state.poll_receive(cx, core);
-        let was_congested = state.codec.is_congested();
-        let drained = state.poll_drain(cx, core);
-        if was_congested && !state.codec.is_congested() {
-            // Reading stopped for want of room, and nobody will tell of what had come by then.
-            cx.waker().wake_by_ref();
-        }
-        match (received, drained) {
-            (Poll::Ready(end), _) => Poll::Ready(end),
-            (Poll::Pending, Poll::Ready(Err(_gone))) => state.poll_rest(cx, core),
-            (Poll::Pending, Poll::Ready(Ok(())) | Poll::Pending) => Poll::Pending,
+        loop {
+            let received = state.poll_receive(cx, core);
+            let was_congested = state.codec.is_congested();
+            let drained = state.poll_drain(cx, core);
+            if was_congested && !state.codec.is_congested() {
+                // Reading stopped for want of room, and nobody will tell of what had come by then.
+                cx.waker().wake_by_ref();
+            }
+            return match (received, drained) {
+                (Poll::Ready(end), _) => Poll::Ready(end),
+                (Poll::Pending, Poll::Ready(Err(_gone))) => match state.after_failed_write(core) {
+                    AfterFailedWrite::Read => continue,
+                    AfterFailedWrite::ReadNextTurn => Poll::Pending,
+                    AfterFailedWrite::End => Poll::Ready(LinkEnd::Broken),
+                },
+                (Poll::Pending, Poll::Ready(Ok(())) | Poll::Pending) => Poll::Pending,
+            };
         }
     }
 
@@ -414,18 +427,16 @@ impl State {
     /// Nothing can be sent any more. An upstream that has answered and closed with bytes of ours unread (an early
     /// response, a SETTINGS ACK that was on its way) resets the connection: its answer is taken before the end. Of a
     /// client nothing is read that nobody would hear the answer to.
-    fn poll_rest(&mut self, cx: &mut Context<'_>, core: Option<&Core>) -> Poll<LinkEnd> {
-        let Some(transport) = &self.transport else { return Poll::Ready(LinkEnd::Closed) };
-        if core.is_some() {
-            return Poll::Ready(LinkEnd::Broken);
-        }
-        transport.tcp().expect_input();
-        self.codec.mute();
-        match self.poll_receive(cx, core) {
-            // The next turn goes on.
-            Poll::Pending if self.share.reads_left == 0 => Poll::Pending,
-            Poll::Pending => Poll::Ready(LinkEnd::Broken),
-            Poll::Ready(end) => Poll::Ready(end),
+    #[cold]
+    fn after_failed_write(&mut self, core: Option<&Core>) -> AfterFailedWrite {
+        match &self.transport {
+            Some(transport) if core.is_none() && !self.codec.is_mute() => {
+                transport.tcp().expect_input();
+                self.codec.mute();
+                AfterFailedWrite::Read
+            }
+            Some(_) if core.is_none() && self.share.reads_left == 0 => AfterFailedWrite::ReadNextTurn,
+            _ => AfterFailedWrite::End,
         }
     }
 
