@@ -175,9 +175,12 @@ impl Origin {
 
     /// Waits until all connections are closed and their other ends have heard of it: a close is on its way for a moment,
     /// also on loopback.
+    ///
+    /// # Panics
+    /// When they are not in time, and for an origin with an IPv6 address.
     #[track_caller]
     pub fn wait_closed(&self) {
-        let SocketAddr::V4(address) = self.address else { return };
+        let SocketAddr::V4(address) = self.address else { panic!("{} is not of IPv4", self.address) };
         // The kernel's table is not read at one moment, so that a connection may be missed.
         let has_gone = || self.connections_open() == 0 && procfs::established_to(address) == 0;
         wait_until("the connections are closed", PATIENCE, || has_gone() && has_gone());

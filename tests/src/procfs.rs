@@ -34,11 +34,14 @@ pub fn usage(pid: u32) -> Option<Usage> {
 }
 
 /// Connections to an address whose near end has heard of no end or reset.
+///
+/// # Panics
+/// Without procfs.
 #[must_use]
 pub fn established_to(peer: SocketAddrV4) -> usize {
     const ESTABLISHED: &str = "01";
     let peer = format!("{:08X}:{:04X}", u32::from_ne_bytes(peer.ip().octets()), peer.port());
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("procfs");
     let ends = table.lines().filter_map(|line| {
         let mut words = line.split_whitespace().skip(2);
         Some((words.next()?, words.next()?))

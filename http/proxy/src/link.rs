@@ -60,7 +60,7 @@ pub(crate) enum LinkEnd {
     Closed,
     /// It broke the protocol; GOAWAY is on its way.
     Fault(Fault),
-    /// The socket failed; what had come before was read.
+    /// The socket failed. What an upstream had sent before was read.
     Broken,
 }
 

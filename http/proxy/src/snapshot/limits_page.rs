@@ -356,7 +356,12 @@ fn mirror_rows() -> Vec<Row> {
             "The copy is cut, counted as `behind`, or as `buffer_full` before it began; the primary has all of it.",
             None,
         ),
-        fixed("Bytes held for all mirrors", HELD_BYTES_MAX, "The same, counted as `memory_limit`.", None),
+        fixed(
+            "Bytes of bodies held for all mirrors of a cluster, per core",
+            HELD_BYTES_MAX,
+            "The same, counted as `memory_limit`.",
+            None,
+        ),
         bound(
             "`mirror.timeout` (end of the copied request to the end of its response)",
             &mirror::TIMEOUT,
