@@ -18,7 +18,7 @@ mod tests {
     const SESSIONS: usize = 400;
     /// Of the 6 KB that an idle TLS connection may cost in all, the rest is the proxy's. Measured: 3.9 KB (server,
     /// TLS 1.3) of which 1,184 are the two AEAD keys, 1,088 rustls's connection, 640 its handshake deframer's
-    /// spans, 152 this crate. rustls's buffered API adds 4,096 and more.
+    /// spans, 136 this crate. rustls's buffered API adds 4,096 and more.
     const PLAIN_BYTES_MAX: usize = 4 * 1024;
     /// With the peer's chain, which rustls keeps.
     const WITH_CHAIN_BYTES_MAX: usize = 5 * 1024;
@@ -80,7 +80,7 @@ mod tests {
             println!("{what}: {bytes} bytes, {} of them inline", size_of::<Session>());
             assert!(bytes <= bytes_max, "{what}: {bytes} bytes");
         }
-        // A client that has sent nothing yet costs no more than this.
-        assert!(size_of::<Session>() <= 192, "{}", size_of::<Session>());
+        // With the socket and what waits for it 1,280 bytes, a size of the proxy's allocator.
+        assert!(size_of::<Session>() <= 1224, "{}", size_of::<Session>());
     }
 }

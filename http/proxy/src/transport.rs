@@ -16,7 +16,7 @@ pub(crate) enum Transport {
     Tls(Box<TlsStream>),
 }
 
-/// A TLS session and the socket below it.
+/// A TLS session and the socket below it: most of what an idle connection holds.
 #[derive(Debug)]
 pub(crate) struct TlsStream {
     tcp: TcpStream,
@@ -349,4 +349,18 @@ impl TlsStream {
 
 fn tls_error(error: tls::TlsError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A size class of the allocator; the next one is a fifth larger.
+    const TLS_STREAM_BYTES_MAX: usize = 1280;
+
+    #[test]
+    fn a_tls_stream_fills_its_block() {
+        let bytes = size_of::<TlsStream>();
+        assert!(bytes <= TLS_STREAM_BYTES_MAX, "{bytes} bytes");
+    }
 }

@@ -136,5 +136,5 @@ pub(crate) fn adopt(core: &Rc<Core>, stat: StatId, accepted: Accepted, waited: D
     }
     drop(stats);
     let count = core.connection_opened(stat, accepted.peer, waited);
-    core_runtime::spawn(serve(Rc::clone(core), snapshot, stat, accepted, count));
+    core_runtime::spawn(serve(Rc::clone(core), snapshot, stat, Box::new(accepted), count));
 }

@@ -36,77 +36,89 @@ enum NoRequest {
 }
 
 /// Serves a connection to its end and says why it ended.
-pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Ready) -> Reason {
-    let info = ready.info;
-    let Some(config) = snapshot.listener(info.listener) else { return Reason::Draining };
-    let mut side = H1Side::new(ready.transport, head_limits(config));
-    if let Some(early) = ready.early {
-        side.unread(early);
-    }
-    let wait = Deadline::new();
-    let age_limit = age_limit(core, config, info.opened_at);
-    let requests_max = request_limit(core, config);
-    // The head's time goes for the first wait too; after it the limits are those of the configuration then in force.
-    let mut patience = Patience { first_byte: config.http.header_timeout, ..Patience::of(config, None) };
-    drop(snapshot);
-    let mut requests = 0u32;
-    let (mut turn, mut place) = (0, None);
-    loop {
-        let (mut request, refused) = match next_request(core, &patience, &info, &mut side, &wait).await {
-            Ok(request) => (request, None),
-            Err(NoRequest::Over(reason)) => {
-                linger(&mut side, &wait).await;
+#[expect(clippy::manual_async_fn, reason = "an async fn holds its arguments twice, in each idle connection")]
+pub(super) fn serve(
+    core: &Rc<Core>,
+    snapshot: Rc<LiveSnapshot>,
+    ready: Box<Ready>,
+) -> impl Future<Output = Reason> {
+    async move {
+        let Some(config) = snapshot.listener(ready.info.listener) else { return Reason::Draining };
+        let (info, mut side) = begin(config, ready);
+        let wait = Deadline::new();
+        let age_limit = age_limit(core, config, info.opened_at);
+        let requests_max = request_limit(core, config);
+        // The head's time goes for the first wait too; after it the limits are those of the configuration then in force.
+        let mut patience = Patience { first_byte: config.http.header_timeout, ..Patience::of(config, None) };
+        drop(snapshot);
+        let mut requests = 0u32;
+        let (mut turn, mut place) = (0, None);
+        loop {
+            let (mut request, refused) = match next_request(core, &patience, &info, &mut side, &wait).await {
+                Ok(request) => (request, None),
+                Err(NoRequest::Over(reason)) => {
+                    linger(&mut side, &wait).await;
+                    return reason;
+                }
+                Err(NoRequest::Refuse(reason)) => (refused_request(core), Some(reason)),
+            };
+            requests += 1;
+            let is_last = requests_max.is_some_and(|max| requests >= max)
+                || age_limit.is_some_and(|limit| clock::now() >= limit)
+                || core.is_draining()
+                || core.has_gone(info.listener);
+            if is_last {
+                request.persistence = Persistence::Close;
+            }
+            if refused.is_none() {
+                info.live.request_started();
+            }
+            let work = Work { conn: Rc::clone(&info), request, downstream: Side::H1(side), refused };
+            let Done { next, work } = exchange::run_in_place(core, work).await;
+            core.give_request(work.request);
+            side = match work.downstream {
+                Side::H1(side) => side,
+                Side::H2(_) => return Reason::Internal,
+            };
+            if let Some(reason) = refused {
+                match next {
+                    Next::KeepAlive | Next::Close => linger(&mut side, &wait).await,
+                    Next::Abort => cut(&mut side).await,
+                }
                 return reason;
             }
-            Err(NoRequest::Refuse(reason)) => (refused_request(core), Some(reason)),
-        };
-        requests += 1;
-        let is_last = requests_max.is_some_and(|max| requests >= max)
-            || age_limit.is_some_and(|limit| clock::now() >= limit)
-            || core.is_draining()
-            || core.has_gone(info.listener);
-        if is_last {
-            request.persistence = Persistence::Close;
-        }
-        if refused.is_none() {
-            info.live.request_started();
-        }
-        let work = Work { conn: Rc::clone(&info), request, downstream: Side::H1(side), refused };
-        let Done { next, work } = exchange::run_in_place(core, work).await;
-        core.give_request(work.request);
-        side = match work.downstream {
-            Side::H1(side) => side,
-            Side::H2(_) => return Reason::Internal,
-        };
-        if let Some(reason) = refused {
+            info.live.request_ended();
             match next {
-                Next::KeepAlive | Next::Close => linger(&mut side, &wait).await,
-                Next::Abort => cut(&mut side).await,
-            }
-            return reason;
-        }
-        info.live.request_ended();
-        match next {
-            Next::KeepAlive => {
-                // A read can hold hundreds of requests that wait for no backend.
-                if turn == core_runtime::turn() {
-                    poll_fn(|cx| core.pipelined.poll_enter(cx, &mut place)).await;
+                Next::KeepAlive => {
+                    // A read can hold hundreds of requests that wait for no backend.
+                    if turn == core_runtime::turn() {
+                        poll_fn(|cx| core.pipelined.poll_enter(cx, &mut place)).await;
+                    }
+                    turn = core_runtime::turn();
+                    let snapshot = core.snapshot_of(info.listener);
+                    let Some(config) = snapshot.listener(info.listener) else { return Reason::Draining };
+                    patience = Patience::of(config, age_limit);
                 }
-                turn = core_runtime::turn();
-                let snapshot = core.snapshot_of(info.listener);
-                let Some(config) = snapshot.listener(info.listener) else { return Reason::Draining };
-                patience = Patience::of(config, age_limit);
-            }
-            Next::Close => {
-                linger(&mut side, &wait).await;
-                return if is_last { Reason::ConnectionAgeMax } else { Reason::Ok };
-            }
-            Next::Abort => {
-                cut(&mut side).await;
-                return Reason::ClientClosed;
+                Next::Close => {
+                    linger(&mut side, &wait).await;
+                    return if is_last { Reason::ConnectionAgeMax } else { Reason::Ok };
+                }
+                Next::Abort => {
+                    cut(&mut side).await;
+                    return Reason::ClientClosed;
+                }
             }
         }
     }
+}
+
+fn begin(config: &ListenerConfig, ready: Box<Ready>) -> (Rc<ConnInfo>, Box<H1Side>) {
+    let Ready { transport, early, info, protocol: _ } = *ready;
+    let mut side = H1Side::new(transport, head_limits(config));
+    if let Some(early) = early {
+        side.unread(early);
+    }
+    (info, side)
 }
 
 /// Stands for a head that is no request, so that it can be answered and recorded.
@@ -145,65 +157,68 @@ impl Patience {
 }
 
 /// Waits for a request: without a buffer for its first byte, then for the whole head.
-async fn next_request(
+#[expect(clippy::manual_async_fn, reason = "as above")]
+fn next_request(
     core: &Rc<Core>,
     patience: &Patience,
     info: &ConnInfo,
     side: &mut H1Side,
     wait: &Deadline,
-) -> Result<Box<Request>, NoRequest> {
-    side.release_buffers();
-    wait.set_after(patience.first_byte);
-    let mut over = Reason::IdleTimeout;
-    if let Some(limit) = patience.age_limit
-        && wait.at().is_some_and(|at| limit < at)
-    {
-        wait.set(limit);
-        over = Reason::ConnectionAgeMax;
-    }
-    let mut is_leaving = false;
-    let waited = poll_fn(|cx| {
-        if side.poll_input(cx).is_ready() {
-            return Poll::Ready(Ok(()));
+) -> impl Future<Output = Result<Box<Request>, NoRequest>> {
+    async move {
+        side.release_buffers();
+        wait.set_after(patience.first_byte);
+        let mut over = Reason::IdleTimeout;
+        if let Some(limit) = patience.age_limit
+            && wait.at().is_some_and(|at| limit < at)
+        {
+            wait.set(limit);
+            over = Reason::ConnectionAgeMax;
         }
-        if !is_leaving {
-            let leave_at = match core.draining.poll_wait(cx) {
-                Poll::Ready(()) => Some(core.close_idle_at()),
-                Poll::Pending => core.has_gone(info.listener).then(|| core.leave_at()),
-            };
-            if let Some(at) = leave_at {
-                is_leaving = true;
-                over = Reason::Draining;
-                wait.set(wait.at().map_or(at, |idle| idle.min(at)));
+        let mut is_leaving = false;
+        let waited = poll_fn(|cx| {
+            if side.poll_input(cx).is_ready() {
+                return Poll::Ready(Ok(()));
             }
+            if !is_leaving {
+                let leave_at = match core.draining.poll_wait(cx) {
+                    Poll::Ready(()) => Some(core.close_idle_at()),
+                    Poll::Pending => core.has_gone(info.listener).then(|| core.leave_at()),
+                };
+                if let Some(at) = leave_at {
+                    is_leaving = true;
+                    over = Reason::Draining;
+                    wait.set(wait.at().map_or(at, |idle| idle.min(at)));
+                }
+            }
+            wait.poll_expired(cx).map(|()| Err(over))
+        })
+        .await;
+        if let Err(reason) = waited {
+            return Err(NoRequest::Over(reason));
         }
-        wait.poll_expired(cx).map(|()| Err(over))
-    })
-    .await;
-    if let Err(reason) = waited {
-        return Err(NoRequest::Over(reason));
+        let began_at = clock::now();
+        let mut is_timed = false;
+        let mut request = core.take_request();
+        let meta = poll_fn(|cx| {
+            if let Poll::Ready(result) = side.poll_request_head(cx, info.scheme, &mut request.head) {
+                return Poll::Ready(result.map_err(head_error));
+            }
+            if !std::mem::replace(&mut is_timed, true) {
+                wait.set(began_at + patience.head);
+            }
+            wait.poll_expired(cx).map(|()| Err(NoRequest::Refuse(Reason::HeaderTimeout)))
+        })
+        .await?
+        .ok_or(NoRequest::Over(Reason::Ok))?;
+        wait.clear();
+        request.body = meta.body;
+        request.persistence = meta.persistence;
+        request.te_trailers = meta.te_trailers;
+        request.began_at = began_at;
+        request.parsed_at = clock::now();
+        Ok(request)
     }
-    let began_at = clock::now();
-    let mut is_timed = false;
-    let mut request = core.take_request();
-    let meta = poll_fn(|cx| {
-        if let Poll::Ready(result) = side.poll_request_head(cx, info.scheme, &mut request.head) {
-            return Poll::Ready(result.map_err(head_error));
-        }
-        if !std::mem::replace(&mut is_timed, true) {
-            wait.set(began_at + patience.head);
-        }
-        wait.poll_expired(cx).map(|()| Err(NoRequest::Refuse(Reason::HeaderTimeout)))
-    })
-    .await?
-    .ok_or(NoRequest::Over(Reason::Ok))?;
-    wait.clear();
-    request.body = meta.body;
-    request.persistence = meta.persistence;
-    request.te_trailers = meta.te_trailers;
-    request.began_at = began_at;
-    request.parsed_at = clock::now();
-    Ok(request)
 }
 
 fn head_error(error: SideError) -> NoRequest {

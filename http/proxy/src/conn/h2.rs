@@ -37,7 +37,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Serves a connection to its end and says why it ended.
-pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Ready) -> Reason {
+pub(super) async fn serve(core: &Rc<Core>, snapshot: Rc<LiveSnapshot>, ready: Box<Ready>) -> Reason {
     let Some(config) = snapshot.listener(ready.info.listener) else { return Reason::Draining };
     let codec = Connection::new(Role::Server, codec_config(config, ready.info.scheme));
     let settle = Deadline::new();

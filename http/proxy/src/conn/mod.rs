@@ -81,55 +81,61 @@ enum Protocol {
 }
 
 /// Serves one accepted connection to its end.
-pub(crate) async fn serve(
+#[expect(clippy::manual_async_fn, reason = "an async fn holds its arguments twice, in each idle connection")]
+pub(crate) fn serve(
     core: Rc<Core>,
     snapshot: Rc<LiveSnapshot>,
     listener: StatId,
-    accepted: Accepted,
+    accepted: Box<Accepted>,
     count: ConnectionCount,
-) {
-    let reason = serve_with(&core, snapshot, listener, accepted, &count.live).await;
-    count.ends_with(reason);
+) -> impl Future<Output = ()> {
+    async move {
+        let reason = serve_with(&core, snapshot, listener, accepted, &count.live).await;
+        count.ends_with(reason);
+    }
 }
 
 /// `None` when the reason has been counted already, or nothing was wrong. The snapshot is let go once the connection
 /// is known: a long-lived one must not keep an old configuration alive (C43).
-async fn serve_with(
+#[expect(clippy::manual_async_fn, reason = "as above")]
+fn serve_with(
     core: &Rc<Core>,
     snapshot: Rc<LiveSnapshot>,
     listener: StatId,
-    accepted: Accepted,
+    accepted: Box<Accepted>,
     live: &Rc<LiveConn>,
-) -> Option<Reason> {
-    let Some(config) = snapshot.listener(listener) else { return Some(Reason::Draining) };
-    if config.tcp.is_some() {
-        return Box::pin(tcp::serve(core, snapshot, listener, accepted, live)).await;
-    }
-    // Boxed: what a handshake needs between two waits goes when it is done.
-    let ready = match Box::pin(begin(core, config, accepted, live)).await {
-        Ok(ready) => ready,
-        Err(reason @ (Reason::TlsHandshakeFailed | Reason::TlsHandshakeTimeout)) => {
-            core.stats.borrow_mut().handshake(config.stat, stats::Handshake::Failed(reason));
-            return None;
+) -> impl Future<Output = Option<Reason>> {
+    async move {
+        let Some(config) = snapshot.listener(listener) else { return Some(Reason::Draining) };
+        if config.tcp.is_some() {
+            return Box::pin(tcp::serve(core, snapshot, listener, accepted, live)).await;
         }
-        Err(reason) => return Some(reason),
-    };
-    let _place = match Place::take(core, config, &ready.info) {
-        Ok(place) => place,
-        Err(reason) => return Some(reason),
-    };
-    let version = match ready.protocol {
-        Protocol::H1 => Version::Http11,
-        Protocol::H2 => Version::Http2,
-    };
-    core.stats.borrow_mut().protocol_known(config.stat, version);
-    live.is_known(ready.info.peer, version);
-    let reason = match ready.protocol {
-        Protocol::H1 => h1::serve(core, snapshot, ready).await,
-        // Boxed, or every HTTP/1 connection would hold the room that an HTTP/2 one needs.
-        Protocol::H2 => Box::pin(h2::serve(core, snapshot, ready)).await,
-    };
-    (reason != Reason::Ok).then_some(reason)
+        // Boxed: what a handshake needs between two waits goes when it is done.
+        let ready = match Box::pin(begin(core, config, accepted, live)).await {
+            Ok(ready) => ready,
+            Err(reason @ (Reason::TlsHandshakeFailed | Reason::TlsHandshakeTimeout)) => {
+                core.stats.borrow_mut().handshake(config.stat, stats::Handshake::Failed(reason));
+                return None;
+            }
+            Err(reason) => return Some(reason),
+        };
+        let _place = match Place::take(core, config, &ready.info) {
+            Ok(place) => place,
+            Err(reason) => return Some(reason),
+        };
+        let version = match ready.protocol {
+            Protocol::H1 => Version::Http11,
+            Protocol::H2 => Version::Http2,
+        };
+        core.stats.borrow_mut().protocol_known(config.stat, version);
+        live.is_known(ready.info.peer, version);
+        let reason = match ready.protocol {
+            Protocol::H1 => h1::serve(core, snapshot, ready).await,
+            // Boxed, or every HTTP/1 connection would hold the room that an HTTP/2 one needs.
+            Protocol::H2 => Box::pin(h2::serve(core, snapshot, ready)).await,
+        };
+        (reason != Reason::Ok).then_some(reason)
+    }
 }
 
 /// A client's place among its connections; given back on drop, whatever ends the connection.
@@ -160,9 +166,9 @@ impl Drop for Place<'_> {
 async fn begin(
     core: &Rc<Core>,
     config: &ListenerConfig,
-    accepted: Accepted,
+    accepted: Box<Accepted>,
     live: &Rc<LiveConn>,
-) -> Result<Ready, Reason> {
+) -> Result<Box<Ready>, Reason> {
     let (tcp, mut info, early) = greet(config, accepted, live).await?;
     let opened_at = info.opened_at;
     let rotated = core.rotated(config.stat);
@@ -176,19 +182,19 @@ async fn begin(
     }
     handshake(&mut transport, &core.handshakes, config.http.handshake_timeout, opened_at).await?;
     let protocol = note_session(core, config, &transport, &mut info);
-    Ok(Ready { transport, early: None, info: Rc::new(info), protocol })
+    Ok(Box::new(Ready { transport, early: None, info: Rc::new(info), protocol }))
 }
 
 /// What all listeners begin with: who is it, and may they.
 async fn greet(
     config: &ListenerConfig,
-    accepted: Accepted,
+    accepted: Box<Accepted>,
     live: &Rc<LiveConn>,
 ) -> Result<(TcpStream, ConnInfo, Option<Buf>), Reason> {
     let opened_at = clock::now();
-    let socket_peer = accepted.peer;
-    let tcp = TcpStream::from_fd(accepted.fd).map_err(|_out_of_resources| Reason::Internal)?;
-    let socket_local = match accepted.local {
+    let Accepted { fd, peer: socket_peer, local } = *accepted;
+    let tcp = TcpStream::from_fd(fd).map_err(|_out_of_resources| Reason::Internal)?;
+    let socket_local = match local {
         Some(local) => local,
         None => tcp.local_addr().map_err(|_gone| Reason::ClientClosed)?,
     };
@@ -223,7 +229,7 @@ async fn begin_plain(
     mut early: Option<Buf>,
     info: ConnInfo,
     opened_at: Duration,
-) -> Result<Ready, Reason> {
+) -> Result<Box<Ready>, Reason> {
     let deadline = Deadline::new();
     deadline.set(opened_at + config.http.header_timeout);
     let protocol = poll_fn(|cx| {
@@ -233,7 +239,7 @@ async fn begin_plain(
         deadline.poll_expired(cx).map(|()| Err(Reason::HeaderTimeout))
     })
     .await?;
-    Ok(Ready { transport, early, info: Rc::new(info), protocol })
+    Ok(Box::new(Ready { transport, early, info: Rc::new(info), protocol }))
 }
 
 fn poll_preface(
@@ -395,4 +401,24 @@ pub(crate) fn request_limit(core: &Core, config: &ListenerConfig) -> Option<u32>
 fn jitter(core: &Core, config: &ListenerConfig) -> f32 {
     let thousandths = u16::try_from(core.random() % 1000).unwrap_or(0);
     config.http.age_jitter.clamp(0.0, 1.0) * f32::from(thousandths) / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Bytes of what a task keeps between two requests. Of an idle TLS connection they are a tenth
+    /// (docs/performance.md), and it is easy to double them: by an argument of an async fn, which is kept twice, or by a
+    /// value that is borrowed and then moved.
+    const TASK_BYTES_MAX: usize = 512;
+
+    fn task_bytes<A, B, C, D, E, F: Future>(_serve: impl Fn(A, B, C, D, E) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    #[test]
+    fn the_task_of_an_idle_connection_is_small() {
+        let bytes = task_bytes(serve);
+        assert!(bytes <= TASK_BYTES_MAX, "{bytes} bytes");
+    }
 }

@@ -45,7 +45,7 @@ pub(super) async fn serve(
     core: &Rc<Core>,
     snapshot: Rc<LiveSnapshot>,
     listener: StatId,
-    accepted: Accepted,
+    accepted: Box<Accepted>,
     live: &Rc<LiveConn>,
 ) -> Option<Reason> {
     let config = snapshot.listener(listener)?;
