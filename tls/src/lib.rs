@@ -6,8 +6,9 @@
 //!   clock it sees is the [`WallClock`] of its context, for certificates and tickets.
 //! - [`TicketKeys`] rotate; equal keys on other cores and hosts make sessions resume there.
 //! - [`SecretBytes`] holds every private key and ticket key on its way in; [`MacKey`] signs what clients bring back.
+//! - [`VerifyingKey`] checks what others have signed.
 //!
-//! Called by http/proxy on the request path and by shard-bench. Imports nothing of ours. Feature `aws-lc` (the
+//! Called by http/proxy and http/gateway on the request path, and by shard-bench. Imports nothing of ours. Feature `aws-lc` (the
 //! default) or `ring` picks the cryptography.
 
 mod certificate;
@@ -22,6 +23,7 @@ mod pem;
 mod provider;
 mod server;
 mod session;
+mod signature;
 mod ticket;
 mod verify;
 
@@ -38,6 +40,7 @@ pub use names::{PolicyId, UnknownName};
 pub use provider::{KeyExchange, PostQuantum, RandomFailed, WallClock, system_clock};
 pub use server::{CertifiedName, Identity, ServedNames, ServerContext, ServerContextBuilder};
 pub use session::{EarlyData, HELLO_BYTES_MAX, Handshake, PLAIN_BYTES_MAX, Plain, Session};
+pub use signature::{BadSignature, PublicKeyProblem, PublicNumbers, SignatureScheme, VerifyingKey, sha256};
 pub use ticket::{TicketKey, TicketKeys};
 pub use verify::{ClientAuth, ClientAuthorities, Verification};
 

@@ -16,9 +16,9 @@ use rustls::sign::SigningKey;
 use rustls::time_provider::TimeProvider;
 
 #[cfg(feature = "aws-lc")]
-pub(crate) use aws_lc_rs::{aead, digest, hmac, rand};
+pub(crate) use aws_lc_rs::{aead, digest, hmac, rand, signature};
 #[cfg(all(feature = "ring", not(feature = "aws-lc")))]
-pub(crate) use ring::{aead, digest, hmac, rand};
+pub(crate) use ring::{aead, digest, hmac, rand, signature};
 
 #[cfg(feature = "aws-lc")]
 use rustls::crypto::aws_lc_rs as backend;
