@@ -20,7 +20,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("l4-steer", &["l4-abi"]),
     ("l4-tests", &["l4-abi", "l4-load", "l4-steer"]),
     ("http-balance", &[]),
-    ("http-gateway", &["http-wire"]),
+    ("http-gateway", &["http-wire", "tls"]),
     ("http-proxy", &["core-runtime", "http-wire", "http-balance", "http-gateway", "tls", "control-api"]),
     ("control-config", &["control-api", "l4-abi", "l4-steer"]),
     (

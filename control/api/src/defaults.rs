@@ -109,6 +109,27 @@ pub mod h2 {
 }
 
 /// Routes.
+pub mod token {
+    use super::{Bound, Duration, bound, s};
+
+    /// Providers of one listener, and so of a config.
+    pub const PROVIDERS_MAX: usize = 32;
+    pub const ISSUER_BYTES_MAX: usize = 512;
+    pub const AUDIENCES_MAX: usize = 32;
+    pub const AUDIENCE_BYTES_MAX: usize = 512;
+    pub const SCOPES_MAX: usize = 32;
+    pub const SCOPE_BYTES_MAX: usize = 128;
+    /// Of a token and of this host.
+    pub const CLOCK_SKEW: Bound<Duration> = bound(s(1), s(60), s(600));
+    /// Verified tokens that one core remembers. The table doubles as it fills; with more than the most, one growth would
+    /// be a turn of more than a millisecond.
+    pub const CACHE: Bound<u32> = bound(1, 10_000, 100_000);
+    /// Bytes of a key set.
+    pub const KEY_SET_BYTES_MAX: usize = 256 * 1024;
+    /// Keys of a set that verify.
+    pub const KEYS_MAX: usize = 16;
+}
+
 pub mod route {
     use super::{Bound, DAY, Duration, Range, bound, ms, s};
 

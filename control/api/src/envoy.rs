@@ -25,6 +25,8 @@ pub use envoy_types::pb::envoy::extensions::access_loggers::file::v3 as file_log
 pub use envoy_types::pb::envoy::extensions::access_loggers::stream::v3 as stream_log;
 /// `envoy.extensions.filters.http.cors.v3`
 pub use envoy_types::pb::envoy::extensions::filters::http::cors::v3 as cors;
+/// `envoy.extensions.filters.http.jwt_authn.v3`
+pub use envoy_types::pb::envoy::extensions::filters::http::jwt_authn::v3 as jwt_authn;
 /// `envoy.extensions.filters.http.router.v3`
 pub use envoy_types::pb::envoy::extensions::filters::http::router::v3 as router;
 /// `envoy.extensions.filters.listener.proxy_protocol.v3`
@@ -57,6 +59,8 @@ pub mod names {
     pub const ROUTER: &str = "envoy.filters.http.router";
     /// Also the key of a CORS policy in `typed_per_filter_config`.
     pub const CORS: &str = "envoy.filters.http.cors";
+    /// Also the key of a route's requirement in `typed_per_filter_config`.
+    pub const JWT_AUTHN: &str = "envoy.filters.http.jwt_authn";
     pub const XFF: &str = "envoy.http.original_ip_detection.xff";
     pub const FILE_ACCESS_LOG: &str = "envoy.access_loggers.file";
     pub const STDOUT_ACCESS_LOG: &str = "envoy.access_loggers.stdout";

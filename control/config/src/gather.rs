@@ -1,4 +1,4 @@
-//! All documents of a config as one: listeners, ownership, defaults and services, with duplicates refused.
+//! All documents of a config as one: listeners, ownership, token providers, defaults and services, with duplicates refused.
 
 use crate::finding::{Findings, Place, Problem};
 use crate::schema::merge::merge;
@@ -18,6 +18,7 @@ pub(crate) struct Gathered {
     /// `listeners` is there but no mapping, which is reported already.
     pub(crate) is_listeners_refused: bool,
     pub(crate) hosts: Vec<Entry>,
+    pub(crate) token_providers: Vec<Entry>,
     pub(crate) services: Vec<Service>,
     defaults: Vec<Entry>,
 }
@@ -31,6 +32,7 @@ impl Gathered {
             let into = match entry.key.as_str() {
                 "listeners" => &mut self.listeners,
                 "hosts" => &mut self.hosts,
+                "token_providers" => &mut self.token_providers,
                 "defaults" => &mut self.defaults,
                 _ => continue,
             };

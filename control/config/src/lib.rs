@@ -45,8 +45,8 @@ pub struct SourcePlace {
     pub key: String,
 }
 
-/// The places of rules by `listener:<name>`, `cluster:<resource name>` and `route:<service>/<route>` (the names that
-/// resources and metrics carry).
+/// The places of rules by `listener:<name>`, `cluster:<resource name>`, `token_provider:<name>` and
+/// `route:<service>/<route>` (the names that resources and metrics carry).
 pub type SourceMap = BTreeMap<String, SourcePlace>;
 
 /// A config without errors.

@@ -408,6 +408,40 @@ pub(crate) fn file(value: &str) -> Verdict {
     )
 }
 
+/// Texts that tokens hold; the proxy compares them byte by byte.
+pub(crate) fn token_text(value: &str) -> Verdict {
+    ensure(
+        !value.is_empty()
+            && value.len() <= control_api::defaults::token::ISSUER_BYTES_MAX
+            && value.trim() == value
+            && !value.chars().any(char::is_control),
+        "not a text of a token",
+        "write it as it stands in the token, at most 512 bytes, such as `https://issuer.example`",
+    )
+}
+
+/// A media type, whose `application/` may be left out (RFC 7515 §4.1.9).
+pub(crate) fn token_type(value: &str) -> Verdict {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"+-./_".contains(&b);
+    ensure(
+        !value.is_empty() && value.len() <= 127 && value.bytes().all(is_plain),
+        "not a token type",
+        "write for example `at+jwt`",
+    )
+}
+
+/// RFC 6749 §3.3.
+pub(crate) fn scope(value: &str) -> Verdict {
+    let is_plain = |b: u8| b.is_ascii_graphic() && b != b'"' && b != b'\\';
+    ensure(
+        !value.is_empty()
+            && value.len() <= control_api::defaults::token::SCOPE_BYTES_MAX
+            && value.bytes().all(is_plain),
+        "not a scope",
+        "write one scope without blanks, at most 128 characters, such as `orders.read`",
+    )
+}
+
 /// A file anywhere on the proxy's host, such as a log.
 pub(crate) fn absolute_file(value: &str) -> Verdict {
     ensure(

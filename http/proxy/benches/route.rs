@@ -203,6 +203,7 @@ fn route(name: String) -> Route {
         access: None,
         client_limit: None,
         deprecation: None,
+        token: None,
         sunset: None,
         error_pages: Vec::new(),
     }

@@ -16,6 +16,7 @@ use core_runtime::sync::{Latch, TurnGate};
 use http_balance::Rng;
 use http_balance::shed::CoreStrain;
 use http_gateway::client_limit::ClientLimiter;
+use http_gateway::jwt::{ProviderId, TokenCaches};
 use rustc_hash::FxHashMap;
 use tls::{ServerContext, TicketKeys};
 
@@ -66,6 +67,8 @@ const HANDSHAKES_PER_TURN_MAX: usize = 4;
 pub(crate) const PIPELINED_PER_TURN_MAX: usize = 16;
 /// Streams that clients open on a core in one turn; a read that opens none counts as one.
 pub(crate) const STREAMS_PER_TURN_MAX: usize = 128;
+/// Signatures of tokens that are looked at in one turn: a turn under 1 ms at 60 to 90 µs for ES256.
+pub(crate) const VERIFICATIONS_PER_TURN_MAX: usize = 4;
 
 /// How long an idle connection outlives its listener, and over which time such ends are spread.
 const LEAVE_AFTER: Duration = Duration::from_millis(500);
@@ -73,6 +76,15 @@ const LEAVE_SPREAD: Duration = Duration::from_millis(1500);
 
 /// Requests, and places for exchanges, kept for reuse; about as many exchanges run at once on a busy core.
 const REQUESTS_KEPT_MAX: usize = 1024;
+
+/// Tokens of providers that have gone are freed half-second by half-second, so many each time.
+const TOKENS_FREED_MAX: usize = 1_000;
+
+/// The token providers of a snapshot, with how many tokens of each a core remembers.
+fn providers(snapshot: &Snapshot) -> impl Iterator<Item = (ProviderId, NonZeroU32)> {
+    let all = snapshot.listeners.iter().flat_map(|listener| &listener.http.token_providers);
+    all.map(|provider| (provider.id(), provider.config().cache_max))
+}
 
 /// One core's state.
 #[derive(Debug)]
@@ -88,6 +100,9 @@ pub struct Core {
     pub(crate) pipelined: TurnGate,
     /// Nor one of streams, whose connections come by turns.
     pub(crate) streams: TurnGate,
+    /// Nor one of tokens that were not seen before.
+    pub(crate) verifications: TurnGate,
+    pub(crate) tokens: RefCell<TokenCaches>,
     rng: RefCell<Rng>,
     /// How busy the reactor is.
     strain: Cell<CoreStrain>,
@@ -132,6 +147,8 @@ impl Core {
         generations.note(&snapshot);
         let clusters = Clusters::new(rng_seed);
         clusters.prepare_sticky(&snapshot);
+        let mut tokens = TokenCaches::default();
+        tokens.adopt(providers(&snapshot));
         Rc::new(Self {
             index,
             snapshot: RefCell::new(snapshot),
@@ -141,6 +158,8 @@ impl Core {
             handshakes: TurnGate::new(HANDSHAKES_PER_TURN_MAX),
             pipelined: TurnGate::new(PIPELINED_PER_TURN_MAX),
             streams: TurnGate::new(STREAMS_PER_TURN_MAX),
+            verifications: TurnGate::new(VERIFICATIONS_PER_TURN_MAX),
+            tokens: RefCell::new(tokens),
             rng: RefCell::new(Rng::new(rng_seed)),
             strain: Cell::default(),
             draining: Latch::new(),
@@ -169,6 +188,7 @@ impl Core {
         let new = Rc::new(LiveSnapshot::new(snapshot, number, &self.graveyard));
         self.clusters.forget_missing(&new);
         self.clusters.prepare_sticky(&new);
+        self.tokens.borrow_mut().adopt(providers(&new));
         self.rotated.borrow_mut().clear();
         self.note_gone(&new);
         self.generations.note(&new);
@@ -338,11 +358,16 @@ impl Core {
         stats.gauges.buffers_in_use = wide(core_runtime::buf::usage().0);
         stats.gauges.pipes = wide(core_runtime::net::pipes());
         stats.gauges.clients = wide(limiter.clients());
+        let mut tokens = self.tokens.borrow_mut();
+        tokens.free_some(TOKENS_FREED_MAX);
+        stats.gauges.tokens = wide(tokens.tokens());
         stats.gauges.snapshots = wide(self.generations.count());
         stats.counters.log_rows_written = written;
         stats.counters.log_rows_dropped = dropped;
         stats.counters.clients_evicted_early = limiter.counts().evicted_early;
         stats.counters.clients_untracked = limiter.counts().untracked;
+        stats.counters.tokens_verified = tokens.counts().verified;
+        stats.counters.tokens_from_cache = tokens.counts().from_cache;
     }
 
     /// Connections that are open now.

@@ -8,6 +8,7 @@
 use std::fmt::{self, Write as _};
 
 use http_gateway::chain::Cause;
+use http_gateway::jwt::TokenFault;
 use http_wire::h1::{BodyError, RequestError, ResponseError, WriteError};
 use http_wire::h2::HeadError;
 
@@ -24,6 +25,7 @@ pub enum GrpcStatus {
     Unimplemented = 12,
     Internal = 13,
     Unavailable = 14,
+    Unauthenticated = 16,
 }
 
 impl GrpcStatus {
@@ -189,6 +191,24 @@ AddressDenied "address_denied" 403 PermissionDenied "Address is not allowed"
     "The client's address is on a deny list or not on the allow list. If it is a proxy's address, set the trusted proxies so that the real client is seen."
 CorsOriginDenied "cors_origin_denied" 403 PermissionDenied "Origin is not allowed"
     "A preflight came from an origin that the route's CORS policy does not list. Add the origin when its pages should have access."
+TokenMissing "token_missing" 401 Unauthenticated "Bearer token missing"
+    "The route asks for a bearer token and the request has none in `authorization`. Tokens in queries, forms and cookies are not looked at."
+TokenMalformed "token_malformed" 401 Unauthenticated "Malformed token"
+    "The bearer token is no signed JSON Web Token in compact form, or its header or claims break the rules: a member twice, `crit`, no `exp`, a wrong type, a wrong `typ`, a `sub` that fits no header field, two `authorization` fields. Decode it at the client; encrypted and opaque tokens are not taken."
+TokenKeyUnknown "token_key_unknown" 401 Unauthenticated "Unknown token key"
+    "No key of the provider has the token's `kid` and takes its `alg`. The issuer has rotated its keys before the key file did, or the token is another provider's; `none` and HMAC are never taken."
+TokenSignatureBad "token_signature_bad" 401 Unauthenticated "Wrong token signature"
+    "The token was not signed by the provider's key. It was altered or forged, or the key file holds the key of another environment."
+TokenExpired "token_expired" 401 Unauthenticated "Token has expired"
+    "The token's `exp` is past, the clock skew added. The client should get a new one; when many clients are refused, compare the clocks of issuer and proxy."
+TokenNotYetValid "token_not_yet_valid" 401 Unauthenticated "Token is not valid yet"
+    "The token's `nbf` lies in the future, the clock skew taken off. Compare the clocks of issuer and proxy."
+TokenIssuerWrong "token_issuer_wrong" 401 Unauthenticated "Token of another issuer"
+    "The token's `iss` is not the provider's issuer, compared byte by byte. A slash at the end is the usual cause."
+TokenAudienceWrong "token_audience_wrong" 401 Unauthenticated "Token for another audience"
+    "The token's `aud` holds none of the provider's audiences. The client asked for a token for another service, or an audience is missing in the provider."
+ScopeMissing "scope_missing" 403 PermissionDenied "Token lacks a scope"
+    "The token is valid and has not every scope that the route asks for. The client should ask for a token with them; www-authenticate names them."
 RateLimited "rate_limited" 429 ResourceExhausted "Too many requests"
     "The client sends more requests a second than its limit. It should wait for the time in Retry-After; raise the limit when the traffic is wanted."
 ClientConnectionsExceeded "client_connections_exceeded" - ResourceExhausted "Too many connections of a client"
@@ -368,6 +388,15 @@ impl From<Cause> for Reason {
             Cause::BodyTooLarge => Self::BodyTooLarge,
             Cause::CorsOriginDenied => Self::CorsOriginDenied,
             Cause::CorsPreflight => Self::CorsPreflight,
+            Cause::Token(TokenFault::Missing) => Self::TokenMissing,
+            Cause::Token(TokenFault::Malformed) => Self::TokenMalformed,
+            Cause::Token(TokenFault::KeyUnknown) => Self::TokenKeyUnknown,
+            Cause::Token(TokenFault::SignatureBad) => Self::TokenSignatureBad,
+            Cause::Token(TokenFault::Expired) => Self::TokenExpired,
+            Cause::Token(TokenFault::NotYetValid) => Self::TokenNotYetValid,
+            Cause::Token(TokenFault::IssuerWrong) => Self::TokenIssuerWrong,
+            Cause::Token(TokenFault::AudienceWrong) => Self::TokenAudienceWrong,
+            Cause::Token(TokenFault::ScopeMissing) => Self::ScopeMissing,
         }
     }
 }

@@ -117,6 +117,20 @@ pub struct ListenerOptions {
     /// Only of a TCP listener.
     #[prost(enumeration = "SendProxyProtocol", tag = "14")]
     pub send_proxy_protocol: i32,
+    /// Beside the providers of the filter `envoy.filters.http.jwt_authn`.
+    #[prost(message, repeated, tag = "15")]
+    pub token_providers: Vec<TokenProviderOptions>,
+}
+
+/// What Envoy's `JwtProvider` has no field for.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct TokenProviderOptions {
+    /// Of the provider.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// `typ` that its tokens must have (RFC 9068: `at+jwt`); empty: whatever.
+    #[prost(string, tag = "2")]
+    pub token_type: String,
 }
 
 /// In `typed_per_filter_config["shard.v1"]` of a RouteConfiguration, VirtualHost or Route. They merge field by
@@ -156,6 +170,17 @@ pub struct RouteOptions {
     pub hedge_after: Option<Duration>,
     #[prost(message, optional, tag = "12")]
     pub body_rate: Option<BodyRate>,
+    /// Beside the `requirement_name` of `envoy.filters.http.jwt_authn`, and nothing without it.
+    #[prost(message, optional, tag = "13")]
+    pub token: Option<TokenOptions>,
+}
+
+/// What a route asks of a token beside being valid.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct TokenOptions {
+    /// Each must be in the token's `scope` or `scp`.
+    #[prost(string, repeated, tag = "1")]
+    pub scopes: Vec<String>,
 }
 
 /// The least rate of a request body.

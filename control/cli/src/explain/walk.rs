@@ -244,6 +244,11 @@ fn policies(listener: &ListenerConfig, route: &Route, text: &mut String) {
     if route.cors.is_some() {
         list.push("CORS".to_owned());
     }
+    if let Some(token) = listener.http.token_policy(route) {
+        let provider = &token.provider.config().name;
+        let scopes = if token.scopes.is_empty() { "any scope".to_owned() } else { token.scopes.join(", ") };
+        list.push(format!("token of {provider} with {scopes}"));
+    }
     if !route.request_fields.is_empty() {
         list.push("request fields are changed".to_owned());
     }

@@ -65,7 +65,8 @@ impl Emitter<'_> {
 
     fn listener(&mut self, name: &str, address: SocketAddr, node: &Node) -> Listener {
         let proxy_protocol = node.get("proxy_protocol");
-        let options = listener_options(node);
+        let mut options = listener_options(node);
+        options.token_providers = self.tokens.options.clone();
         let manager = self.connection_manager(name, node);
         let timeouts = node.get("timeouts");
         Listener {
@@ -103,10 +104,7 @@ impl Emitter<'_> {
                 config_source: Some(ads()),
                 route_config_name: name.to_owned(),
             })),
-            http_filters: vec![
-                http_filter(names::CORS, packed(&Cors::default())),
-                http_filter(names::ROUTER, packed(&Router::default())),
-            ],
+            http_filters: self.http_filters(),
             use_remote_address: on(detection.is_none()),
             xff_num_trusted_hops: node.get("client_address").and_then(|c| c.int("hops")).unwrap_or(0),
             original_ip_detection_extensions: detection.iter().map(|cidrs| xff_extension(cidrs)).collect(),
@@ -125,6 +123,14 @@ impl Emitter<'_> {
             always_set_request_id_in_response: true,
             ..Default::default()
         }
+    }
+
+    /// In the proxy's own order: a preflight carries no token.
+    fn http_filters(&self) -> Vec<HttpFilter> {
+        let mut filters = vec![http_filter(names::CORS, packed(&Cors::default()))];
+        filters.extend(self.tokens.filter.clone().map(|config| http_filter(names::JWT_AUTHN, config)));
+        filters.push(http_filter(names::ROUTER, packed(&Router::default())));
+        filters
     }
 
     /// Envoy counts a head in whole KiB.
@@ -224,6 +230,7 @@ pub(super) fn listener_options(node: &Node) -> ListenerOptions {
         access_log_success_sample: node.get("access_log").and_then(|log| log.number("success_sample")),
         unknown_sni: unknown_sni.into(),
         send_proxy_protocol: 0,
+        token_providers: Vec::new(),
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{SourceMap, SourcePlace};
 mod balance;
 mod cluster;
 mod health_check;
+mod jwks;
 mod listener;
 mod mirror;
 mod pages;
@@ -29,6 +30,7 @@ mod route_match;
 mod sticky;
 mod tcp;
 mod tls;
+mod token;
 mod virtual_host;
 mod zones;
 
@@ -40,6 +42,7 @@ pub(crate) struct Emitter<'a> {
     pub(crate) resources: Resources,
     pub(crate) sources: SourceMap,
     clusters: cluster::Clusters,
+    tokens: token::Tokens,
     /// Names of the clusters that TCP listeners lead to.
     tcp_clusters: BTreeSet<String>,
 }
@@ -53,9 +56,11 @@ pub(crate) fn emit(config: &Gathered, files: &mut Files, findings: &mut Findings
         resources: Resources::default(),
         sources: BTreeMap::new(),
         clusters: cluster::Clusters::default(),
+        tokens: token::Tokens::default(),
         tcp_clusters: BTreeSet::new(),
     };
     emitter.emit_clusters();
+    emitter.emit_token_providers();
     emitter.emit_listeners();
     let services = emitter.emit_services();
     emitter.emit_virtual_hosts(&services);

@@ -1,4 +1,4 @@
-//! Policies of a route: headers, CORS, limits, and the `shard.v1.RouteOptions` that carries what Envoy lacks.
+//! Policies of a route: headers, CORS, tokens, limits, and the `shard.v1.RouteOptions` that carries what Envoy lacks.
 
 use std::collections::HashMap;
 
@@ -13,6 +13,7 @@ use control_api::envoy::route::Route;
 use control_api::shard::v1::{AddressRules, BodyRate, ClientLimit, KEY, PriorityClass, RouteOptions};
 
 use super::balance::switched;
+use super::token::token_options;
 use super::{Emitter, literal, on, packed, span};
 use crate::units::parse_date;
 use crate::yaml::Node;
@@ -33,6 +34,9 @@ impl Emitter<'_> {
         let mut configs: HashMap<String, Any> = HashMap::new();
         if let Some(cors) = node.get("cors") {
             configs.insert(names::CORS.to_owned(), packed(&self.cors(cors)));
+        }
+        if let Some(requirement) = self.token_requirement(node) {
+            configs.insert(names::JWT_AUTHN.to_owned(), packed(&requirement));
         }
         let options = self.route_options(node);
         if options != RouteOptions::default() {
@@ -61,6 +65,7 @@ impl Emitter<'_> {
             mirror: Self::mirror_options(node),
             hedge_after: hedge_after(node),
             body_rate: body_rate(node),
+            token: token_options(node),
         }
     }
 

@@ -11,6 +11,7 @@ mod mirror;
 mod resources;
 mod sticky;
 mod tcp;
+mod token;
 mod zones;
 
 use std::collections::BTreeMap;

@@ -168,7 +168,10 @@ impl Wish {
                 head.set_authority(host)?;
             }
         }
-        let listed = |name: &[u8]| mirror.removed_fields.iter().any(|removed| removed.as_bytes() == name);
+        let listed = |name: &[u8]| {
+            name.starts_with(b"x-auth-")
+                || mirror.removed_fields.iter().any(|removed| removed.as_bytes() == name)
+        };
         head.fields.remove_all(REMOVED, listed);
         let timeout_ms = u64::try_from(mirror.timeout.as_millis()).unwrap_or(u64::MAX);
         head.fields.set(FieldId::XDeadlineMs, Decimal::new(timeout_ms).as_bytes())?;

@@ -20,9 +20,10 @@ use std::time::Duration;
 
 use core_runtime::clock;
 use core_runtime::timer::Deadline;
-use http_gateway::chain::{self, Policies, Subject, Verdict};
+use http_gateway::chain::{self, Memory, Policies, Refusal, Subject, Verdict};
 use http_gateway::client_addr::ClientAddr;
 use http_gateway::client_limit::LimitScope;
+use http_gateway::jwt::{Identity, TokenPolicy, Unseen};
 use http_wire::fields::FieldId;
 use http_wire::grpc;
 use http_wire::h1::{Persistence, ResponseFraming};
@@ -146,6 +147,8 @@ pub(crate) struct Exchange<'a> {
     hedge: Option<Box<hedge::Hedge>>,
     /// The attempt whose answer was passed on in place of the first one's.
     winner: Option<Lease>,
+    /// Whose the request's token is, where the route asks for one.
+    identity: Option<Rc<Identity>>,
 }
 
 /// The part of a request head that a route may rewrite.
@@ -186,6 +189,13 @@ impl RequestId {
         bytes[16..32].copy_from_slice(&hex_digits(low));
         Self { bytes, len: 32 }
     }
+}
+
+/// A policy's refusal as a reply.
+fn refused(refusal: Refusal, mut reply: Reply) -> Stop {
+    reply.status = refusal.status;
+    reply.reason = refusal.cause.into();
+    Stop::Reply(Box::new(reply))
 }
 
 /// Runs one exchange to its end and records it. What is no request that could be routed is answered and recorded.
@@ -236,6 +246,7 @@ impl<'a> Exchange<'a> {
             new_cookie: None,
             hedge: None,
             winner: None,
+            identity: None,
         }
     }
 
@@ -256,7 +267,10 @@ impl<'a> Exchange<'a> {
         self.routed = Some(found.index);
         self.outcome.route = Some(found.route.stat);
         //  8  gateway: the policies of the listener, then of the route
-        self.admit(listener, found.route)?;
+        if let Some(unseen) = self.admit(listener, found.route)? {
+            // Boxed: a token comes many times, and every other exchange would carry what this needs.
+            Box::pin(self.verify_token(listener, found.route, unseen)).await?;
+        }
         match &found.route.action {
             Action::Redirect(redirect) => Err(self.redirect(redirect, found.matched_bytes, listener)?),
             Action::Direct(direct) => Err(Stop::Reply(Box::new(Reply {
@@ -273,7 +287,8 @@ impl<'a> Exchange<'a> {
         }
     }
 
-    fn admit(&mut self, listener: &ListenerConfig, route: &Route) -> Result<(), Stop> {
+    /// The policies in order. `Some`: all have passed but a token that was not seen before.
+    fn admit(&mut self, listener: &ListenerConfig, route: &Route) -> Result<Option<Unseen>, Stop> {
         let of_listener = Policies {
             client_limit: listener
                 .http
@@ -287,26 +302,70 @@ impl<'a> Exchange<'a> {
             client_limit: route.client_limit.as_ref().map(|l| (LimitScope::route(route.stat.0), l)),
             body_bytes_max: route.body_bytes_max,
             cors: route.cors.as_ref(),
+            token: listener.http.token_policy(route),
         };
-        let subject = Subject {
+        let subject = self.subject();
+        let (mut limiter, mut tokens) = (self.core.limiter.borrow_mut(), self.core.tokens.borrow_mut());
+        let mut memory = Memory { limiter: &mut limiter, tokens: &mut tokens };
+        let (mut identity, mut unverified) = (None, None);
+        for policies in [of_listener, of_route].iter().filter(|policies| !policies.is_empty()) {
+            let mut reply = Reply::default();
+            match chain::evaluate(policies, &subject, &mut memory, &mut reply.fields)? {
+                Verdict::Continue => {}
+                Verdict::Verified(verified) => identity = Some(verified),
+                Verdict::Unverified(unseen) => unverified = Some(unseen),
+                Verdict::Reply(refusal) => return Err(refused(refusal, reply)),
+            }
+        }
+        self.identity = identity;
+        self.outcome.stages.set(Stage::Gateway, clock::now().saturating_sub(self.request.parsed_at));
+        Ok(unverified)
+    }
+
+    /// The last policy for a token that was not seen before. Signatures take turns: a flood of bad tokens, which cost their
+    /// senders nothing, makes no long turn.
+    async fn verify_token(
+        &mut self,
+        listener: &ListenerConfig,
+        route: &Route,
+        unseen: Unseen,
+    ) -> Result<(), Stop> {
+        // Only a route that asks for a token has an unseen one.
+        let Some(policy) = listener.http.token_policy(route) else {
+            return Err(Stop::reply(Reason::Internal));
+        };
+        let mut place = None;
+        std::future::poll_fn(|cx| self.core.verifications.poll_enter(cx, &mut place)).await;
+        self.identity = Some(self.verified(&policy, unseen)?);
+        self.outcome.stages.set(Stage::Gateway, clock::now().saturating_sub(self.request.parsed_at));
+        Ok(())
+    }
+
+    fn verified(&self, policy: &TokenPolicy<'_>, unseen: Unseen) -> Result<Rc<Identity>, Stop> {
+        let mut reply = Reply::default();
+        let (mut limiter, mut tokens) = (self.core.limiter.borrow_mut(), self.core.tokens.borrow_mut());
+        let before = tokens.counts().signatures;
+        let mut memory = Memory { limiter: &mut limiter, tokens: &mut tokens };
+        let verdict = chain::verify_token(policy, unseen, &self.subject(), &mut memory, &mut reply.fields)?;
+        // A token that names no key was several signatures' work.
+        let more = tokens.counts().signatures.saturating_sub(before + 1);
+        self.core.verifications.spend(usize::try_from(more).unwrap_or(usize::MAX));
+        match verdict {
+            Verdict::Verified(identity) => Ok(identity),
+            Verdict::Reply(refusal) => Err(refused(refusal, reply)),
+            Verdict::Continue | Verdict::Unverified(_) => Err(Stop::reply(Reason::Internal)),
+        }
+    }
+
+    /// What policies look at.
+    fn subject(&self) -> Subject<'_> {
+        Subject {
             client: self.client_ip(),
             head: &self.request.head,
             body: self.request.body,
             now: clock::now(),
-        };
-        let mut limiter = self.core.limiter.borrow_mut();
-        for policies in [of_listener, of_route].iter().filter(|policies| !policies.is_empty()) {
-            let mut reply = Reply::default();
-            if let Verdict::Reply(refusal) =
-                chain::evaluate(policies, &subject, &mut limiter, &mut reply.fields)?
-            {
-                reply.status = refusal.status;
-                reply.reason = refusal.cause.into();
-                return Err(Stop::Reply(Box::new(reply)));
-            }
+            unix_now: clock::unix_time(),
         }
-        self.outcome.stages.set(Stage::Gateway, clock::now().saturating_sub(self.request.parsed_at));
-        Ok(())
     }
 
     pub(crate) fn client_ip(&self) -> std::net::IpAddr {

@@ -151,6 +151,7 @@ impl Exchange<'_> {
     ) -> Result<(), Stop> {
         self.check_upgrade(listener)?;
         self.write_identity(listener)?;
+        self.write_token_identity(listener, route)?;
         let host = std::mem::take(&mut *self.core.scratch.borrow_mut());
         let result = self.apply_request_fields(route, host);
         *self.core.scratch.borrow_mut() = result?;
@@ -215,6 +216,14 @@ impl Exchange<'_> {
             head.fields.set(FieldId::Traceparent, &begun.to_bytes())?;
         }
         Ok(())
+    }
+
+    /// What the verified token says, in place of the token. What the client itself sent under these names is gone.
+    fn write_token_identity(&mut self, listener: &ListenerConfig, route: &Route) -> Result<(), FieldError> {
+        match (&self.identity, listener.http.token_policy(route)) {
+            (Some(identity), Some(policy)) => identity.write(policy.provider, &mut self.request.head.fields),
+            _ => Ok(()),
+        }
     }
 
     fn apply_request_fields(&mut self, route: &Route, mut scratch: Vec<u8>) -> Result<Vec<u8>, FieldError> {

@@ -107,6 +107,16 @@ pub(crate) const PROCESS: &[Metric<CoreStats>] = &[
         "Connections and requests let through uncounted because the limiter's table was full.",
     ),
     metric(
+        "shard_tokens_verified_total",
+        Value::Counter(|s| s.counters.tokens_verified),
+        "Bearer tokens that were not seen before, so that their signature was looked at.",
+    ),
+    metric(
+        "shard_tokens_from_cache_total",
+        Value::Counter(|s| s.counters.tokens_from_cache),
+        "Bearer tokens that had been verified before.",
+    ),
+    metric(
         "shard_pool_reused_total",
         Value::Counter(|s| s.counters.pool_reused),
         "Requests sent on a pooled upstream connection.",
@@ -151,6 +161,11 @@ pub(crate) const CORE: &[Metric<CoreStats>] = &[
         "shard_core_clients",
         Value::Gauge(|s| s.gauges.clients),
         "Clients in the table of the client limiter.",
+    ),
+    metric(
+        "shard_core_tokens",
+        Value::Gauge(|s| s.gauges.tokens),
+        "Verified tokens that the core remembers.",
     ),
     metric(
         "shard_core_snapshots",

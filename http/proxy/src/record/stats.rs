@@ -50,6 +50,8 @@ pub struct CoreGauges {
     pub pipes: u64,
     /// Entries of the client limiter.
     pub clients: u64,
+    /// Verified tokens that are remembered.
+    pub tokens: u64,
     /// Running config generations: more than one while old connections drain.
     pub snapshots: u64,
 }
@@ -63,6 +65,9 @@ pub struct CoreCounters {
     /// See `http_gateway::client_limit::ClientLimiterCounts`.
     pub clients_evicted_early: u64,
     pub clients_untracked: u64,
+    /// Tokens whose signature was looked at, and those that were seen before.
+    pub tokens_verified: u64,
+    pub tokens_from_cache: u64,
     /// A pooled connection was found closed when it was taken or first used.
     pub pool_stale: u64,
     pub pool_reused: u64,
@@ -439,6 +444,8 @@ impl CoreStats {
         sum.log_rows_dropped += more.log_rows_dropped;
         sum.clients_evicted_early += more.clients_evicted_early;
         sum.clients_untracked += more.clients_untracked;
+        sum.tokens_verified += more.tokens_verified;
+        sum.tokens_from_cache += more.tokens_from_cache;
         sum.pool_stale += more.pool_stale;
         sum.pool_reused += more.pool_reused;
         sum.snapshots_applied += more.snapshots_applied;
@@ -630,6 +637,8 @@ mod tests {
             log_rows_dropped: 2,
             clients_evicted_early: 3,
             clients_untracked: 4,
+            tokens_verified: 8,
+            tokens_from_cache: 9,
             pool_stale: 5,
             pool_reused: 6,
             snapshots_applied: 7,

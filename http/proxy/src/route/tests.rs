@@ -28,6 +28,7 @@ fn route(name: &str) -> Route {
         access: None,
         client_limit: None,
         deprecation: None,
+        token: None,
         sunset: None,
         error_pages: Vec::new(),
     }

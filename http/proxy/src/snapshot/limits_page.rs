@@ -4,9 +4,10 @@ use std::fmt::{Debug, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use control_api::defaults::{Bound, Range, cluster, h2, listener, mirror, route, tcp};
+use control_api::defaults::{Bound, Range, cluster, h2, listener, mirror, route, tcp, token};
 use http_balance::generations::{GENERATIONS_MAX, RETIRED_POINTS_MAX};
 use http_balance::mirror::HELD_BYTES_MAX;
+use http_gateway::jwt::TOKEN_BYTES_MAX;
 
 use super::{LOG_SINKS_MAX, StatFamily};
 use crate::pool::{DRAINED_MAX, LINES_MAX};
@@ -348,6 +349,41 @@ fn route_rows() -> Vec<Row> {
     ]
 }
 
+fn token_rows() -> Vec<Row> {
+    use Reason as R;
+    vec![
+        fixed("Bytes of a token", TOKEN_BYTES_MAX, "401.", Some(R::TokenMalformed)),
+        bound(
+            "`clock_skew_seconds` (issuer's clock against this host's; 0 is unset)",
+            &token::CLOCK_SKEW,
+            "401: the token has expired, or is not valid yet.",
+            Some(R::TokenExpired),
+        ),
+        bound(
+            "`jwt_cache_config.jwt_cache_size` (verified tokens of a provider, per core; 0 is unset)",
+            &token::CACHE,
+            "The one that was used longest ago goes, and is verified again when it comes.",
+            None,
+        ),
+        fixed(
+            "Signatures of unseen tokens that a core looks at in one turn of its reactor",
+            crate::core::VERIFICATIONS_PER_TURN_MAX,
+            "The other requests wait their turn, first come first served.",
+            None,
+        ),
+        fixed("Token providers of a listener", token::PROVIDERS_MAX, "The config is refused.", None),
+        fixed("Bytes of a key set", token::KEY_SET_BYTES_MAX, "The config is refused.", None),
+        fixed(
+            "Keys of a set that verify; as many signatures a token without `kid` may cost",
+            token::KEYS_MAX,
+            "The config is refused.",
+            None,
+        ),
+        fixed("Audiences of a provider", token::AUDIENCES_MAX, "The config is refused.", None),
+        fixed("Scopes of a route", token::SCOPES_MAX, "The config is refused.", None),
+    ]
+}
+
 fn mirror_rows() -> Vec<Row> {
     vec![
         bound(
@@ -492,6 +528,7 @@ fn page() -> String {
         ("TCP listeners", tcp_rows()),
         ("HTTP/2 towards clients", h2_rows()),
         ("Routes", route_rows()),
+        ("Bearer tokens", token_rows()),
         ("Mirrors (per core and mirror cluster)", mirror_rows()),
         ("Clusters (per core)", cluster_rows()),
         ("The process", process_rows()),

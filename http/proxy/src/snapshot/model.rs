@@ -24,6 +24,7 @@ use http_gateway::client_addr::ClientAddrRules;
 use http_gateway::client_limit::ClientLimit;
 use http_gateway::cors::CorsPolicy;
 use http_gateway::fields::FieldOps;
+use http_gateway::jwt::{TokenPolicy, TokenProvider};
 use rustc_hash::FxHashMap;
 
 use crate::route::RouteTable;
@@ -198,6 +199,18 @@ pub struct HttpConfig {
     pub upgrades: Vec<String>,
     /// Bodies for errors that the proxy makes, by status; a route's own page wins.
     pub error_pages: Vec<ErrorPage>,
+    /// By [`TokenRule::provider`].
+    pub token_providers: Vec<TokenProvider>,
+}
+
+impl HttpConfig {
+    /// What a route asks of its callers' tokens.
+    pub fn token_policy<'a>(&'a self, route: &'a Route) -> Option<TokenPolicy<'a>> {
+        let rule = route.token.as_ref()?;
+        // `compile` resolved it. An index that is out of range must not open the route, so this is no `get`.
+        let provider = &self.token_providers[rule.provider];
+        Some(TokenPolicy { provider, scopes: &rule.scopes })
+    }
 }
 
 /// HTTP/2 towards clients.
@@ -271,12 +284,22 @@ pub struct Route {
     pub cors: Option<CorsPolicy>,
     pub access: Option<AddressRules>,
     pub client_limit: Option<ClientLimit>,
+    pub token: Option<TokenRule>,
     /// Value of `Deprecation` (RFC 9745), e.g. `@1767225600`.
     pub deprecation: Option<String>,
     /// Value of `Sunset` (RFC 8594), an HTTP date.
     pub sunset: Option<String>,
     /// Bodies for errors that the proxy makes, by status.
     pub error_pages: Vec<ErrorPage>,
+}
+
+/// Callers show a valid token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenRule {
+    /// Index among the listener's `token_providers`.
+    pub provider: usize,
+    /// Each must be the token's.
+    pub scopes: Vec<String>,
 }
 
 #[derive(Debug)]

@@ -205,7 +205,7 @@ pub(super) static MIRROR: Object = Object {
             "remove_headers",
             list!(&Kind::Text(&SETTABLE), 64),
             NONE,
-            "Not copied, like `authorization`, `proxy-authorization`, `cookie` and `x-forwarded-client-cert`."
+            "Not copied, like `authorization`, `proxy-authorization`, `cookie`, `x-auth-*` and `x-forwarded-client-cert`."
         ),
         field!(
             "buffer_max",

@@ -7,6 +7,7 @@ use cluster::{CLUSTER_DEFAULTS, ENDPOINT_KIND};
 use listener::LISTENER_DEFAULTS;
 use route::{POLICY_FIELDS, POLICY_GROUPS};
 use texts::{HOST, NAME};
+use token::TOKEN_PROVIDER;
 
 // Macros, because only literals keep what they refer to alive for a static.
 macro_rules! list {
@@ -27,6 +28,7 @@ mod l4;
 mod listener;
 mod route;
 mod texts;
+mod token;
 
 pub(crate) use cluster::CLUSTER;
 pub(crate) use l4::{L4, L4_FLOWS, L4_HOST};
@@ -55,6 +57,12 @@ const PLATFORM_FIELDS: &[Field] = &[
         Kind::Map { key: &HOST, of: &list!(&Kind::Text(&NAME), 1_000) },
         OptionalOr("every service may claim any host"),
         "Ownership: the services that may claim a host. With this key, a host that is not listed cannot be claimed."
+    ),
+    field!(
+        "token_providers",
+        Kind::Map { key: &NAME, of: &Kind::Object(&TOKEN_PROVIDER) },
+        NONE,
+        "Who issues bearer tokens, by name. Only here: a service names a provider in `token` and cannot change it."
     ),
     field!(
         "defaults",

@@ -8,6 +8,7 @@ use super::NONE;
 use super::balance::{MIRROR, ROUTE_RULES};
 use super::listener::{ACCESS, ERROR_PAGE, ROUTE_LIMIT};
 use super::texts::*;
+use super::token::TOKEN;
 
 pub(crate) static ROUTE: Object = Object {
     name: "route",
@@ -95,6 +96,12 @@ pub(super) const POLICY_FIELDS: &[Field] = &[
         "By the client's address, on top of the listener's."
     ),
     field!("client_limit", Kind::Object(&ROUTE_LIMIT), NONE, "Limits of one client address."),
+    field!(
+        "token",
+        Kind::Either(&Kind::Bool, &Kind::Object(&TOKEN)),
+        OptionalOr("`false`"),
+        "Callers show a valid bearer token; `true` takes every default, `false` lifts it for a route."
+    ),
     field!("deprecation", Kind::Text(&DATE), NONE, "`Deprecation` header (RFC 9745)."),
     field!("sunset", Kind::Text(&DATE), NONE, "`Sunset` header (RFC 8594)."),
     field!(

@@ -36,6 +36,10 @@ rule! {
     INTERFACE = rules::interface, "network interface", "eth0";
     ABSOLUTE = rules::absolute_file, "absolute path", "/run/bird/shard-vips.conf";
     ANNOUNCE_LINE = rules::announce_line, "text with `{prefix}`", "route {prefix} blackhole;";
+    ISSUER = rules::token_text, "`iss` of tokens, compared byte by byte", "https://issuer.example";
+    AUDIENCE = rules::token_text, "`aud` of tokens", "orders";
+    TOKEN_TYPE = rules::token_type, "`typ` of tokens", "at+jwt";
+    SCOPE = rules::scope, "scope", "orders.read";
     WORD = rules::text, "word of a command", "birdc";
     STATUSES = rules::statuses, "status, or first and last of a range", "200-299";
     GRPC_SERVICE = rules::grpc_service, "gRPC service", "shop.v1.Orders";
@@ -47,6 +51,12 @@ rule! {
 
 pub(super) static FILE: Rule =
     Rule { what: "file, relative to the config directory", example: "tls/www.pem", check: rules::file };
+
+pub(super) static KEY_SET: Rule = Rule {
+    what: "file, relative to the config directory",
+    example: "keys/main.jwks.json",
+    check: rules::file,
+};
 
 pub(super) static BODY: Rule =
     Rule { what: "text, at most 64 KiB", example: "Back soon.", check: rules::inline_body };

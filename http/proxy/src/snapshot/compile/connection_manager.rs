@@ -8,6 +8,7 @@ use control_api::envoy::hcm::http_connection_manager::{
     ForwardClientCertDetails, PathWithEscapedSlashesAction, RouteSpecifier, UpgradeConfig,
 };
 use control_api::envoy::hcm::{HttpConnectionManager, HttpFilter, Rds, http_filter};
+use control_api::envoy::jwt_authn::JwtAuthentication;
 use control_api::envoy::names;
 use control_api::envoy::route::RouteConfiguration;
 use control_api::envoy::router::Router;
@@ -19,6 +20,7 @@ use http_wire::token::is_token;
 
 use super::fault::{Checked, Fault, Within, nothing_else};
 use super::policy::{LimitPlace, client_limit};
+use super::token::{self, Requirements, Tokens};
 use super::{access_log, shard_field, value};
 use crate::snapshot::model::{ClientCertField, EscapedSlashes, H2Config, HttpConfig, LogSink};
 
@@ -28,6 +30,8 @@ pub(super) struct Manager {
     pub(super) http: HttpConfig,
     pub(super) routes: RouteSource,
     pub(super) log: Option<LogSink>,
+    /// What routes may require of tokens.
+    pub(super) requirements: Requirements,
 }
 
 #[derive(Debug)]
@@ -51,7 +55,8 @@ pub(super) fn manager(
     if let Some(h1) = message.http_protocol_options.take() {
         nothing_else(&h1).within("http_protocol_options")?;
     }
-    http_filters(std::mem::take(&mut message.http_filters))?;
+    let tokens = http_filters(std::mem::take(&mut message.http_filters), options)?;
+    let (token_providers, requirements) = tokens.into_parts();
     let routes = match message.route_specifier.take() {
         Some(RouteSpecifier::Rds(rds)) => RouteSource::Named(rds_name(rds).within("rds")?),
         Some(RouteSpecifier::RouteConfig(config)) => RouteSource::Inline(Box::new(config)),
@@ -104,9 +109,10 @@ pub(super) fn manager(
         h2,
         upgrades: upgrades(std::mem::take(&mut message.upgrade_configs))?,
         error_pages,
+        token_providers,
     };
     nothing_else(&message)?;
-    Ok(Manager { http, routes, log })
+    Ok(Manager { http, routes, log, requirements })
 }
 
 /// A share of one of `ListenerOptions`; a single float is exact enough for odds.
@@ -133,12 +139,15 @@ fn rds_name(mut rds: Rds) -> Checked<String> {
     Ok(name)
 }
 
-/// The router is last; CORS may stand before it. Both do what they do with or without being listed.
-fn http_filters(filters: Vec<HttpFilter>) -> Checked<()> {
+/// The router is last. CORS may stand before it, and behind CORS the tokens' providers: in this order, which is the
+/// chain's, a preflight needs no token. CORS and router do what they do with or without being listed.
+fn http_filters(filters: Vec<HttpFilter>, options: &ListenerOptions) -> Checked<Tokens> {
+    const ORDER: [&str; 2] = [names::CORS, names::JWT_AUTHN];
     let count = filters.len();
     if count == 0 {
         return Err(Fault::missing("http_filters"));
     }
+    let (mut tokens, mut passed) = (None, 0);
     for (at, mut filter) in filters.into_iter().enumerate() {
         let mut check = || -> Checked<()> {
             let Some(http_filter::ConfigType::TypedConfig(any)) = filter.config_type.take() else {
@@ -148,26 +157,40 @@ fn http_filters(filters: Vec<HttpFilter>) -> Checked<()> {
             nothing_else(&filter)?;
             if at + 1 == count {
                 let router: Router = value::extension("typed_config", Some(any))?;
-                nothing_else(&router).within("typed_config")
-            } else if name == names::CORS {
-                let Cors {} = value::extension("typed_config", Some(any))?;
-                Ok(())
-            } else {
-                Err(Fault::new(
+                return nothing_else(&router).within("typed_config");
+            }
+            let Some(place) = ORDER.iter().position(|known| *known == name) else {
+                return Err(Fault::new(
                     "name",
                     format!(
                         "is {name:?}, which is not supported: only {} may precede the router",
-                        names::CORS
+                        ORDER.join(" and ")
                     ),
-                ))
+                ));
+            };
+            if place < passed {
+                return Err(Fault::new(
+                    "name",
+                    format!("stands twice or out of order: {}", ORDER.join(", ")),
+                ));
             }
+            passed = place + 1;
+            if name == names::CORS {
+                let Cors {} = value::extension("typed_config", Some(any))?;
+            } else {
+                let config: JwtAuthentication = value::extension("typed_config", Some(any))?;
+                tokens = Some(token::tokens(config, &options.token_providers).within("typed_config")?);
+            }
+            Ok(())
         };
         check().within_item("http_filters", at)?;
     }
-    if count > 2 {
-        return Err(Fault::new("http_filters", "lists a filter twice"));
+    match tokens {
+        None if !options.token_providers.is_empty() => {
+            shard_field(Err(Fault::new("token_providers", format!("needs the filter {}", names::JWT_AUTHN))))
+        }
+        tokens => Ok(tokens.unwrap_or_default()),
     }
-    Ok(())
 }
 
 struct Common {

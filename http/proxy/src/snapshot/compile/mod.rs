@@ -25,6 +25,7 @@ mod tcp;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod token;
 mod value;
 mod zones;
 
@@ -174,13 +175,15 @@ fn listeners(
         let Some(tcp) = tcp else { continue };
         let routes = match &parts.manager.routes {
             RouteSource::Inline(config) => {
-                let built = routes::table(config, places, stats).within("route_config").within(MANAGER);
+                let built = routes::table(config, places, Some(&parts.manager.requirements), stats);
+                let built = built.within("route_config").within(MANAGER);
                 nacks.keep(type_url::LISTENER, &message.name, built)
             }
             RouteSource::Named(name) => match configs.get(name.as_str()) {
                 Some(config) => {
                     named.insert(name.clone());
-                    nacks.keep(type_url::ROUTES, name, routes::table(config, places, stats))
+                    let built = routes::table(config, places, Some(&parts.manager.requirements), stats);
+                    nacks.keep(type_url::ROUTES, name, built)
                 }
                 None => {
                     let fault = Fault::new(
@@ -197,7 +200,7 @@ fn listeners(
     // Nobody serves these yet; a fault in one is still the sender's to know now.
     for config in resources.routes.iter().filter(|config| !named.contains(&config.name)) {
         let mut scratch = StatRegistry::with_series_max(|_| 0);
-        nacks.keep(type_url::ROUTES, &config.name, routes::table(config, places, &mut scratch));
+        nacks.keep(type_url::ROUTES, &config.name, routes::table(config, places, None, &mut scratch));
     }
     listeners
 }

@@ -1,5 +1,5 @@
-//! Policies: address rules, client limits, error pages, CORS, and the merge of `shard.v1.RouteOptions` and CORS over
-//! the levels route configuration, virtual host, route.
+//! Policies: address rules, client limits, error pages, CORS, and the merge of `shard.v1.RouteOptions`, CORS and token
+//! requirements over the levels route configuration, virtual host, route.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -9,6 +9,7 @@ use std::time::Duration;
 use control_api::defaults::{balance as balance_limits, route as limits};
 use control_api::envoy::cors::CorsPolicy as CorsMessage;
 use control_api::envoy::google::Any;
+use control_api::envoy::jwt_authn::PerRouteConfig;
 use control_api::envoy::matcher::string_matcher::MatchPattern;
 use control_api::envoy::names;
 use control_api::shard::v1;
@@ -22,6 +23,7 @@ use http_gateway::cors::{AllowedFields, CorsConfig, CorsPolicy, Credentials, Ori
 use super::fault::{Checked, Fault, Within, nothing_else};
 use super::matches::regex_text;
 use super::mirror::MirrorLimits;
+use super::token::TokenLevel;
 use super::value;
 use crate::snapshot::model::{ErrorPage, IdempotencyKey};
 
@@ -111,6 +113,7 @@ pub(super) struct RoutePolicies {
     pub(super) mirror: MirrorLimits,
     pub(super) hedge_after: Option<Duration>,
     pub(super) body_rate: Option<BodyRate>,
+    pub(super) token: TokenLevel,
 }
 
 impl RoutePolicies {
@@ -128,6 +131,11 @@ impl RoutePolicies {
                     let policy: CorsMessage =
                         value::extension("", Some(any.clone())).within_key("typed_per_filter_config", key)?;
                     merged.cors = Some(cors(policy).within_key("typed_per_filter_config", key)?);
+                }
+                names::JWT_AUTHN => {
+                    let config: PerRouteConfig =
+                        value::extension("", Some(any.clone())).within_key("typed_per_filter_config", key)?;
+                    merged.token.set_requirement(config).within_key("typed_per_filter_config", key)?;
                 }
                 _ => {
                     let fault: Checked<Self> = Err(Fault::unsupported(""));
@@ -171,6 +179,9 @@ impl RoutePolicies {
         }
         if let Some(rate) = options.body_rate {
             self.body_rate = body_rate(rate).within("body_rate")?;
+        }
+        if let Some(token) = options.token {
+            self.token.set_scopes(token).within("token")?;
         }
         if let Some(options) = options.mirror {
             self.mirror = MirrorLimits::read(options).within("mirror")?;

@@ -11,6 +11,7 @@ use super::fault::{Checked, Fault, Within, nothing_else};
 use super::fields::{LevelOps, merged};
 use super::matches;
 use super::policy::RoutePolicies;
+use super::token::Requirements;
 use super::value;
 use crate::route::{RouteError, RouteRule, RouteTable, VirtualHostConfig};
 use crate::snapshot::model::{Action, Forward, Route};
@@ -21,11 +22,14 @@ struct Outer<'a> {
     /// Most specific first.
     ops: Vec<&'a LevelOps>,
     policies: RoutePolicies,
+    /// Of the listener; None: of no listener yet.
+    requirements: Option<&'a Requirements>,
 }
 
 pub(super) fn table(
     config: &RouteConfiguration,
     clusters: &ClusterPlaces,
+    requirements: Option<&Requirements>,
     stats: &mut StatRegistry,
 ) -> Checked<RouteTable> {
     let mut config = config.clone();
@@ -50,7 +54,7 @@ pub(super) fn table(
         RoutePolicies::default().with_level(&std::mem::take(&mut config.typed_per_filter_config))?;
     let hosts = std::mem::take(&mut config.virtual_hosts);
     nothing_else(&config)?;
-    let outer = Outer { ops: vec![&ops], policies };
+    let outer = Outer { ops: vec![&ops], policies, requirements };
     let mut names = Vec::with_capacity(hosts.len());
     let mut built = Vec::with_capacity(hosts.len());
     for (at, host) in hosts.into_iter().enumerate() {
@@ -84,7 +88,7 @@ fn virtual_host(
     nothing_else(&host)?;
     let mut levels = vec![&ops];
     levels.extend(&outer.ops);
-    let outer = Outer { ops: levels, policies };
+    let outer = Outer { ops: levels, policies, requirements: outer.requirements };
     let mut rules = Vec::with_capacity(routes.len());
     for (at, message) in routes.into_iter().enumerate() {
         let name = if message.name.is_empty() { format!("{name}/{at}") } else { message.name.clone() };
@@ -147,6 +151,7 @@ fn rule(
         cors: policies.cors,
         access: policies.access,
         client_limit: policies.client_limit,
+        token: policies.token.rule(outer.requirements)?,
         deprecation: policies.deprecation,
         sunset: policies.sunset,
         error_pages: policies.error_pages,

@@ -10,6 +10,7 @@ mod routes;
 mod secrets;
 mod sticky;
 mod subset;
+mod token;
 mod zones;
 
 use control_api::envoy::cluster::Cluster;
