@@ -24,6 +24,7 @@ pub mod random;
 pub mod soak;
 pub mod steady;
 pub mod tls;
+pub mod token;
 pub mod tool;
 pub mod wait;
 

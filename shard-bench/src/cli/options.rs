@@ -36,7 +36,7 @@ Requests:
   -X, --method M           (GET, or POST with --body)
   -H, --header 'N: V'      Repeatable
       --body TEXT|@FILE    gRPC and WebSocket: the message
-      --requests-from FILE METHOD PATH [BODY] on each line; --shuffle takes them at random
+      --requests-from FILE METHOD PATH [BODY] on each line, its headers below, indented; --shuffle takes them at random
       --grpc-messages N    Messages on each gRPC stream (1)
       --seed N             Of arrivals, placeholders and order (1)
                            Placeholders: {seq} {rand:1-100} {hex:16}

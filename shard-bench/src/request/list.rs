@@ -1,6 +1,7 @@
 //! A file of requests: one a line, `METHOD PATH [BODY]`, where BODY is the rest of the line or `@FILE`.
 //!
-//! Empty lines and lines that begin with `#` are skipped. Paths and bodies may hold placeholders.
+//! A line that begins with a blank is a header of the request above it, `NAME: VALUE`. Empty lines and lines that begin
+//! with `#` are skipped. Paths, values and bodies may hold placeholders.
 
 use super::{Request, Text};
 
@@ -17,15 +18,22 @@ pub(crate) fn read_list(
     headers: &[(String, Text)],
     mut read: impl FnMut(&str) -> Result<Vec<u8>, String>,
 ) -> Result<Vec<Request>, String> {
-    let mut list = Vec::new();
-    for (number, line) in text.lines().enumerate().map(|(index, line)| (index + 1, line.trim())) {
+    let mut list: Vec<Parts<'_>> = Vec::new();
+    for (number, written) in text.lines().enumerate().map(|(index, line)| (index + 1, line)) {
+        let line = written.trim();
         if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let at = |why: String| format!("line {number}: {why}");
+        if written.starts_with([' ', '\t']) {
+            let above =
+                list.last_mut().ok_or_else(|| at("a header without a request above it".to_owned()))?;
+            above.headers.push(header(line).map_err(at)?);
             continue;
         }
         if list.len() == REQUESTS_MAX {
             return Err(format!("line {number}: more than {REQUESTS_MAX} requests"));
         }
-        let at = |why: String| format!("line {number}: {why}");
         let mut words = line.splitn(3, ' ');
         let (Some(method), Some(path)) = (words.next(), words.next()) else {
             return Err(at(format!("{line}: want METHOD PATH [BODY]")));
@@ -44,9 +52,35 @@ pub(crate) fn read_list(
                 None => Text::parse(body.as_bytes()).map_err(at)?,
             },
         };
-        list.push(Request::new(method, authority, path, headers, body));
+        list.push(Parts { method, path, headers: headers.to_vec(), body });
     }
-    if list.is_empty() { Err("no requests in it".to_owned()) } else { Ok(list) }
+    if list.is_empty() {
+        return Err("no requests in it".to_owned());
+    }
+    let request =
+        |parts: Parts<'_>| Request::new(parts.method, authority, parts.path, &parts.headers, parts.body);
+    Ok(list.into_iter().map(request).collect())
+}
+
+/// A request whose headers may go on.
+struct Parts<'a> {
+    method: &'a str,
+    path: Text,
+    headers: Vec<(String, Text)>,
+    body: Text,
+}
+
+/// `NAME: VALUE`, the name in lower case.
+fn header(line: &str) -> Result<(String, Text), String> {
+    let (name, value) = line.split_once(':').ok_or_else(|| format!("{line}: want NAME: VALUE"))?;
+    if !http_wire::token::is_token(name.as_bytes()) {
+        return Err(format!("{name} is no header name"));
+    }
+    let value = value.trim().as_bytes();
+    if !http_wire::token::is_field_value(value) {
+        return Err(format!("the value of {name} holds a control character"));
+    }
+    Ok((name.to_ascii_lowercase(), Text::parse(value)?))
 }
 
 #[cfg(test)]
@@ -65,6 +99,19 @@ mod tests {
     }
 
     #[test]
+    fn headers_stand_below_their_request() {
+        let common = [("x-all".to_owned(), Text::literal(b"1"))];
+        let text = "GET /a\n  X-One: a: b\n\n# more\n\tx-two: {seq}\nGET /b\n";
+        let list = read_list(text, "h", &common, |_| Err("no file".to_owned())).expect("good");
+        let names = |request: &Request| -> Vec<String> {
+            request.headers.iter().map(|(name, _)| name.clone()).collect()
+        };
+        assert_eq!(names(&list[0]), ["x-all", "x-one", "x-two"]);
+        assert_eq!(list[0].headers[1].1.fixed(), Some(&b"a: b"[..]));
+        assert_eq!(names(&list[1]), ["x-all"]);
+    }
+
+    #[test]
     fn a_bad_line_is_named() {
         for (text, fault) in [
             ("GET", "line 1"),
@@ -73,6 +120,10 @@ mod tests {
             ("GET /{rand:2-1}", "line 1: {rand:2-1}"),
             ("PUT /a @gone", "line 1: no file"),
             ("# nothing", "no requests"),
+            ("  x: 1", "line 1: a header without a request"),
+            ("GET /\n  x", "line 2: x: want NAME: VALUE"),
+            ("GET /\n  x y: 1", "line 2: x y is no header name"),
+            ("GET /\n  x: {rand:2-1}", "line 2: {rand:2-1}"),
         ] {
             let error = read_list(text, "h", &[], |_| Err("no file".to_owned())).expect_err(text);
             assert!(error.contains(fault), "{error}");

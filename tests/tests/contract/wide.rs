@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tests::dir::TempDir;
 use tests::tls::Authority;
+use tests::token::Issuer;
 
 use crate::compiled;
 
@@ -33,6 +34,7 @@ fn directory(text: &str) -> TempDir {
     dir.write("shard.yaml", text);
     dir.write("pages/busy.html", "<p>Busy.</p>");
     dir.write("tls/ca.pem", authority.pem());
+    dir.write("keys/main.jwks.json", Issuer::new("a").key_set(&[]));
     for (name, byte) in [("new", 1), ("old", 2)] {
         dir.write(&format!("keys/{name}.key"), vec![byte; 32]);
     }

@@ -51,6 +51,7 @@ mod tcp;
 mod tcp_names;
 mod tcp_postgres;
 mod tls;
+mod token;
 mod tools;
 mod trailers;
 mod truncation;
