@@ -355,7 +355,7 @@ fn a_bad_key_set_changes_nothing_and_is_explained() {
 }
 
 #[test]
-fn a_flood_of_bad_tokens_makes_no_long_turn() {
+fn a_flood_of_bad_tokens_is_refused_and_not_remembered() {
     let (origin, issuer, stranger) = (origin::echo(), Issuer::new("a"), Issuer::new("a"));
     let proxy = Proxy::start(guarded(origin.address(), &issuer.key_set(&[])));
     let bad = format!("GET / HTTP/1.1\r\nHost: a.example\r\n{}\r\n", bearer(&stranger.token(json!({}))));

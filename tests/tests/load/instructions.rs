@@ -79,8 +79,7 @@ fn count(config: Config, connect: impl Fn(&Proxy) -> Client) -> u64 {
     client.ask(WARM_UP);
     let pid = proxy.process().pid().to_string();
     let control = |words: &[&str]| {
-        let (is_good, out, error) =
-            tests::tool::run("callgrind_control", &[words, &[pid.as_str()]].concat());
+        let (is_good, out, error) = tests::tool::run("callgrind_control", &[words, &[pid.as_str()]].concat());
         assert!(is_good, "callgrind_control: {out}{error}");
     };
     control(&["--instr", "on"]);
@@ -96,7 +95,8 @@ fn count(config: Config, connect: impl Fn(&Proxy) -> Client) -> u64 {
     proxy.process().wait(tests::PATIENCE);
     let total = |name: &str| {
         let profile = std::fs::read_to_string(proxy.dir().path().join(name)).expect("callgrind wrote it");
-        let total = profile.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse::<u64>().ok());
+        let total =
+            profile.lines().find_map(|line| line.strip_prefix("totals: ")?.trim().parse::<u64>().ok());
         total.expect("a profile has a total")
     };
     let (all, idle) = (total("callgrind.out.1"), total("callgrind.out"));

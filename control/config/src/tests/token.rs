@@ -117,96 +117,55 @@ fn routes_inherit_and_lift_what_the_service_asks() {
     assert_eq!(silent["shop/default"], (None, scopes(&[])), "nothing to lift without providers");
 }
 
+/// Loads it and looks for an error that begins with its place, says what is wrong and which way is out.
+#[track_caller]
+fn told(platform: &str, service: &str, place: &str, message: &str, fix: &str) {
+    let errors = errors_of(with_tokens(platform, &format!("{service}\n")));
+    let is_told = |error: &crate::ConfigError| {
+        let text = error.to_string();
+        text.starts_with(place) && error.message.contains(message) && error.fix.contains(fix)
+    };
+    assert!(errors.iter().any(is_told), "{message}: {errors:?}");
+}
+
 #[test]
-fn mistakes_are_told_with_the_way_out() {
+fn mistakes_of_a_provider_are_told_with_the_way_out() {
     let provider = |keys: &str| format!("token_providers:\n  main: {{ issuer: i, {keys} }}\n");
+    for (platform, message, fix) in [
+        (provider("audiences: [a]"), "the key `keys` is missing", "add `keys`"),
+        (provider("keys: keys/none"), "keys/none cannot be read", "create it"),
+        (provider("keys: ../x"), "not a path inside", "without `..`"),
+        (provider("keys: keys/broken.jwks.json"), "the key set is no JSON", "JWK Set"),
+        (provider("keys: keys/private.jwks.json"), "a secret has been put into", "replace the key"),
+        (provider("keys: keys/main.jwks.json, clock_skew: 1500ms"), "whole number of seconds", "60s"),
+        (provider("keys: keys/main.jwks.json, clock_skew: 0s"), "below the least", "1s"),
+        (provider("keys: keys/main.jwks.json, cache_max: 0"), "below the least", "1 to"),
+        (provider("keys: keys/main.jwks.json, exp: false"), "unknown key", ""),
+        (provider("keys: keys/main.jwks.json, audiences: [\"\"]"), "not a text of a token", "as it stands"),
+    ] {
+        told(&platform, "", "platform/tokens.yaml:2", message, fix);
+    }
+}
+
+#[test]
+fn mistakes_of_a_service_are_told_with_the_way_out() {
     let two = format!("{MAIN}  other: {{ issuer: j, keys: keys/main.jwks.json }}\n");
-    for (platform, service, place, message, fix) in [
-        (provider("audiences: [a]"), "", "platform/tokens.yaml:2", "the key `keys` is missing", "add `keys`"),
-        (provider("keys: keys/none"), "", "platform/tokens.yaml:2", "keys/none cannot be read", "create it"),
-        (provider("keys: ../x"), "", "platform/tokens.yaml:2", "not a path inside", "without `..`"),
-        (
-            provider("keys: keys/broken.jwks.json"),
-            "",
-            "platform/tokens.yaml:2",
-            "the key set is no JSON",
-            "JWK Set",
-        ),
-        (
-            provider("keys: keys/private.jwks.json"),
-            "",
-            "platform/tokens.yaml:2",
-            "a secret has been put into",
-            "replace the key",
-        ),
-        (
-            provider("keys: keys/main.jwks.json, clock_skew: 1500ms"),
-            "",
-            "platform/tokens.yaml:2",
-            "whole number of seconds",
-            "60s",
-        ),
-        (
-            provider("keys: keys/main.jwks.json, clock_skew: 0s"),
-            "",
-            "platform/tokens.yaml:2",
-            "below the least",
-            "1s",
-        ),
-        (
-            provider("keys: keys/main.jwks.json, cache_max: 0"),
-            "",
-            "platform/tokens.yaml:2",
-            "below the least",
-            "1 to",
-        ),
-        (provider("keys: keys/main.jwks.json, exp: false"), "", "platform/tokens.yaml:2", "unknown key", ""),
-        (
-            provider("keys: keys/main.jwks.json, audiences: [\"\"]"),
-            "",
-            "platform/tokens.yaml:2",
-            "not a text of a token",
-            "as it stands",
-        ),
-        (
-            MAIN.into(),
-            "token: { provider: mian }",
-            "services/shop/service.yaml:3",
-            "unknown token provider `mian`",
-            "did you mean `main`?",
-        ),
-        (
-            MAIN.into(),
-            "token: { scopes: [\"a b\"] }",
-            "services/shop/service.yaml:3",
-            "not a scope",
-            "without blanks",
-        ),
-        (MAIN.into(), "token: yes", "services/shop/service.yaml:3", "expected", "`true` or `false`"),
-        (two, "token: true", "services/shop/service.yaml:3", "several token providers", "one of main, other"),
-        (
-            "hosts: { shop.example: [shop] }\n".into(),
-            "token: true",
-            "services/shop/service.yaml:3",
-            "has no token provider",
-            "platform/",
-        ),
+    for (platform, service, message, fix) in [
+        (MAIN.into(), "token: { provider: mian }", "unknown token provider `mian`", "did you mean `main`?"),
+        (MAIN.into(), "token: { scopes: [\"a b\"] }", "not a scope", "without blanks"),
+        (MAIN.into(), "token: yes", "expected", "`true` or `false`"),
+        (two, "token: true", "several token providers", "one of main, other"),
+        ("hosts: { shop.example: [shop] }\n".into(), "token: true", "has no token provider", "platform/"),
         (
             "hosts: { shop.example: [shop] }\n".into(),
             "token: { provider: x }",
-            "services/shop/service.yaml:3",
             "unknown token provider",
             "platform/",
         ),
         // What is the platform's a service cannot say.
-        (MAIN.into(), MAIN, "services/shop/service.yaml:3", "unknown key", ""),
-        (MAIN.into(), "token: { issuer: j }", "services/shop/service.yaml:3", "unknown key", ""),
+        (MAIN.into(), MAIN, "unknown key", ""),
+        (MAIN.into(), "token: { issuer: j }", "unknown key", ""),
     ] {
-        let errors = errors_of(with_tokens(&platform, &format!("{service}\n")));
-        let is_told = |error: &crate::ConfigError| {
-            let text = error.to_string();
-            text.starts_with(place) && error.message.contains(message) && error.fix.contains(fix)
-        };
-        assert!(errors.iter().any(is_told), "{message}: {errors:?}");
+        told(&platform, service, "services/shop/service.yaml:3", message, fix);
     }
 }

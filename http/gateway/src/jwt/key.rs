@@ -87,13 +87,17 @@ impl KeySet {
         Ok(Self { keys })
     }
 
-    /// The keys that a token may have been signed by: the one that it names, or all of the scheme when it names none.
+    /// The keys that a token may have been signed by: the one that it names and those without a name, or all of the scheme
+    /// when it names none.
     pub(super) fn candidates<'a>(
         &'a self,
         id: Option<&'a str>,
         scheme: SignatureScheme,
     ) -> impl Iterator<Item = &'a VerifyingKey> {
-        let is_meant = move |key: &&Key| id.is_none_or(|id| key.id.as_deref() == Some(id));
+        let is_meant = move |key: &&Key| match (id, key.id.as_deref()) {
+            (Some(id), Some(own)) => id == own,
+            (None, _) | (_, None) => true,
+        };
         self.keys.iter().filter(is_meant).map(|key| &key.key).filter(move |key| key.takes(scheme))
     }
 }

@@ -273,6 +273,13 @@ fn the_key_id_chooses_and_brings_nothing_along() {
             "{kid}"
         );
     }
+    let nameless = with_keys(&mine.replace(r#""kid":"mine","#, ""));
+    let named = sign(r#"{"alg":"ES256","kid":"any"}"#, &claims(&[]));
+    assert_eq!(
+        nameless.verify(named.as_bytes(), NOW).err(),
+        None,
+        "a key without a name is tried for every token"
+    );
     // RFC 8725 §3.10: a key that the token brings is not looked at.
     let brought =
         format!(r#"{{"alg":"ES384","kid":"other","jwk":{{"kty":"EC","crv":"P-256","x":"{X}","y":"{Y}"}}}}"#);
@@ -330,7 +337,9 @@ fn ecdsa_signatures_are_two_numbers_of_the_curve() {
 #[test]
 fn claims_decide_once_the_signature_held() {
     use TokenFault::*;
-    let table: &[(&[(&str, &str)], Option<TokenFault>)] = &[
+    /// Claims that replace those of a good token, or take them out.
+    type Changes = &'static [(&'static str, &'static str)];
+    let table: &[(Changes, Option<TokenFault>)] = &[
         (&[], None),
         (&[("sub", "")], None),
         (&[("scope", "")], None),

@@ -112,6 +112,7 @@ pub(super) fn serve(
     }
 }
 
+#[expect(clippy::boxed_local, reason = "so that the box is gone when the connection begins")]
 fn begin(config: &ListenerConfig, ready: Box<Ready>) -> (Rc<ConnInfo>, Box<H1Side>) {
     let Ready { transport, early, info, protocol: _ } = *ready;
     let mut side = H1Side::new(transport, head_limits(config));

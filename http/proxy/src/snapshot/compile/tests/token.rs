@@ -184,27 +184,27 @@ fn the_filter_stands_between_cors_and_router() {
     );
 }
 
+#[track_caller]
+fn refused_at(resources: &Resources, place: &str, message: &str) {
+    let found = refusal(resources);
+    assert!(found.contains(&format!("http_filters[0].typed_config.{place}{message}")), "{message}: {found}");
+}
+
 #[test]
-fn what_shard_does_not_do_is_refused_by_name() {
-    let provider_at = "http_filters[0].typed_config.providers[\"main\"].";
-    let cases: [(Resources, &str, &str); 19] = [
-        (with_provider(|p| p.issuer.clear()), provider_at, "issuer must have 1 to"),
-        (with_provider(|p| p.require_expiration = false), provider_at, "require_expiration must be true"),
-        (with_provider(|p| p.from_params.push("t".into())), provider_at, "from_params is not supported"),
-        (with_provider(|p| p.from_cookies.push("t".into())), provider_at, "from_cookies is not supported"),
-        (
-            with_provider(|p| p.payload_in_metadata = "x".into()),
-            provider_at,
-            "payload_in_metadata is not supported",
-        ),
-        (with_provider(|p| p.max_lifetime = super::seconds(1)), provider_at, "max_lifetime is not supported"),
-        (with_provider(|p| p.subjects = Some(Default::default())), provider_at, "subjects is not supported"),
-        (with_provider(|p| p.clock_skew_seconds = 601), provider_at, "clock_skew_seconds is 601s"),
+fn what_a_provider_cannot_have_is_refused_by_name() {
+    let cases: [(Resources, &str); 14] = [
+        (with_provider(|p| p.issuer.clear()), "issuer must have 1 to"),
+        (with_provider(|p| p.require_expiration = false), "require_expiration must be true"),
+        (with_provider(|p| p.from_params.push("t".into())), "from_params is not supported"),
+        (with_provider(|p| p.from_cookies.push("t".into())), "from_cookies is not supported"),
+        (with_provider(|p| p.payload_in_metadata = "x".into()), "payload_in_metadata is not supported"),
+        (with_provider(|p| p.max_lifetime = super::seconds(1)), "max_lifetime is not supported"),
+        (with_provider(|p| p.subjects = Some(Default::default())), "subjects is not supported"),
+        (with_provider(|p| p.clock_skew_seconds = 601), "clock_skew_seconds is 601s"),
         (
             with_provider(|p| {
                 p.from_headers.push(JwtHeader { name: "x-token".into(), value_prefix: String::new() })
             }),
-            provider_at,
             "from_headers[0] is not supported",
         ),
         (
@@ -215,60 +215,54 @@ fn what_shard_does_not_do_is_refused_by_name() {
                     ..Default::default()
                 });
             }),
-            provider_at,
             "claim_to_headers[0] is not supported",
         ),
         (
             with_provider(|p| {
                 p.jwks_source_specifier = Some(JwksSourceSpecifier::RemoteJwks(RemoteJwks::default()))
             }),
-            provider_at,
             "remote_jwks is not supported",
         ),
-        (with_provider(|p| p.jwks_source_specifier = None), provider_at, "local_jwks is required"),
+        (with_provider(|p| p.jwks_source_specifier = None), "local_jwks is required"),
         (
             with_provider(|p| p.jwks_source_specifier = inline("{}").map(JwksSourceSpecifier::LocalJwks)),
-            provider_at,
             "local_jwks is refused: the key set has no `keys`",
         ),
         (
             with_provider(|p| {
                 p.jwt_cache_config = Some(JwtCacheConfig { jwt_cache_size: 1, jwt_max_token_size: 1 });
             }),
-            provider_at,
             "jwt_cache_config.jwt_max_token_size is not supported",
         ),
-        (with(|a| a.providers.clear()), "http_filters[0].typed_config.", "providers is required"),
-        (
-            with(|a| a.rules.push(RequirementRule::default())),
-            "http_filters[0].typed_config.",
-            "rules is not supported",
-        ),
-        (
-            with(|a| a.bypass_cors_preflight = true),
-            "http_filters[0].typed_config.",
-            "bypass_cors_preflight is not",
-        ),
+    ];
+    for (resources, message) in cases {
+        refused_at(&resources, "providers[\"main\"].", message);
+    }
+}
+
+#[test]
+fn what_the_filter_cannot_have_is_refused_by_name() {
+    let cases: [(Resources, &str); 5] = [
+        (with(|a| a.providers.clear()), "providers is required"),
+        (with(|a| a.rules.push(RequirementRule::default())), "rules is not supported"),
+        (with(|a| a.bypass_cors_preflight = true), "bypass_cors_preflight is not"),
         (
             with(|a| {
                 let any = requirement(RequiresType::AllowMissing(Default::default()));
                 a.requirement_map.insert("x".into(), any);
             }),
-            "http_filters[0].typed_config.requirement_map[\"x\"]",
-            " is not supported: only provider_name is",
+            "requirement_map[\"x\"] is not supported: only provider_name is",
         ),
         (
             with(|a| {
                 let other = requirement(RequiresType::ProviderName("other".into()));
                 a.requirement_map.insert("x".into(), other);
             }),
-            "http_filters[0].typed_config.requirement_map[\"x\"].",
-            "provider_name names the unknown provider \"other\"",
+            "requirement_map[\"x\"].provider_name names the unknown provider \"other\"",
         ),
     ];
-    for (resources, at, message) in cases {
-        let found = refusal(&resources);
-        assert!(found.contains(&format!("{at}{message}")), "{message}: {found}");
+    for (resources, message) in cases {
+        refused_at(&resources, "", message);
     }
 }
 
