@@ -198,9 +198,9 @@ fn seen_before(provider: &TokenProvider, heads: &[RequestHead]) -> (f64, usize) 
     for head in heads {
         assert!(matches!(evaluate(head), Verdict::Verified(_)));
     }
-    let mut turn = 0;
+    let (mut turn, rounds) = (0, rounds(400_000));
     let region = Region::new(ALLOCATOR);
-    let ns = ns_each(rounds(400_000), || {
+    let ns = ns_each(rounds, || {
         turn = (turn + 1) % heads.len();
         let verdict = black_box(evaluate(&heads[turn]));
         debug_assert!(matches!(verdict, Verdict::Verified(_)));
