@@ -1,8 +1,10 @@
 //! C26: slow or silent clients. Each limit is its own, is small here, and is met within a margin.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tests::client::Stream;
 use tests::h2raw::{Frame, H2Conn, flag, kind};
 use tests::tls::Authority;
 use tests::{Config, End, Origin, Proxy, RawClient, origin};
@@ -37,6 +39,36 @@ fn c26_a_silent_connection() {
     let proxy = Proxy::start(impatient(&origin));
     let mut client = proxy.connect();
     ends_at("silence", Duration::from_millis(500), || client.expect_close());
+}
+
+type ClientStream = rustls::StreamOwned<rustls::ClientConnection, std::net::TcpStream>;
+type Act = fn(&mut ClientStream);
+
+/// A readable socket is no byte of a head: an idle connection stays idle, and is not answered 408.
+#[test]
+fn c26_records_without_a_byte_of_a_head_begin_none() {
+    let origin = origin::echo();
+    let authority = Authority::default();
+    let proxy = Proxy::start(impatient(&origin).tls(&[authority.leaf(&["a.example"])]));
+    let tls = authority.client("a.example", &["http/1.1"]);
+    let kinds: [(&str, Act); 2] = [
+        ("a key update", |stream| {
+            stream.conn.refresh_traffic_keys().expect("TLS 1.3");
+            stream.conn.write_tls(&mut stream.sock).expect("the connection is open");
+        }),
+        ("the beginning of a record", |stream| {
+            stream.sock.write_all(&[23, 3, 3, 0]).expect("the connection is open");
+        }),
+    ];
+    for (what, send) in kinds {
+        let mut client = RawClient::connect_tls(proxy.address(), &tls).expect("the handshake succeeds");
+        client.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+        assert_eq!(client.response("GET").status, 200, "{what}");
+        let Stream::Tls(mut stream) = client.into_stream() else { panic!("a TLS client") };
+        send(&mut stream);
+        let mut client = RawClient::over(Stream::Tls(stream));
+        ends_at(what, Duration::from_secs(1), || client.expect_close());
+    }
 }
 
 #[test]

@@ -178,8 +178,11 @@ fn next_request(
         }
         let mut is_leaving = false;
         let waited = poll_fn(|cx| {
-            if side.poll_input(cx).is_ready() {
-                return Poll::Ready(Ok(()));
+            match side.poll_begun(cx) {
+                Poll::Ready(Ok(true)) => return Poll::Ready(Ok(())),
+                Poll::Ready(Ok(false)) => return Poll::Ready(Err(NoRequest::Over(Reason::Ok))),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(head_error(error))),
+                Poll::Pending => {}
             }
             if !is_leaving {
                 let leave_at = match core.draining.poll_wait(cx) {
@@ -192,12 +195,9 @@ fn next_request(
                     wait.set(wait.at().map_or(at, |idle| idle.min(at)));
                 }
             }
-            wait.poll_expired(cx).map(|()| Err(over))
-        })
-        .await;
-        if let Err(reason) = waited {
-            return Err(NoRequest::Over(reason));
-        }
+            wait.poll_expired(cx).map(|()| Err(NoRequest::Over(over)))
+        });
+        waited.await?;
         let began_at = clock::now();
         let mut is_timed = false;
         let mut request = core.take_request();

@@ -94,9 +94,20 @@ impl H1Side {
         self.input.as_ref().is_some_and(|input| !input.is_empty())
     }
 
-    /// Ready when the first byte of a head, or an end, is there. Holds no buffer while waiting.
-    pub(crate) fn poll_input(&self, cx: &Context<'_>) -> Poll<()> {
-        if self.has_input() { Poll::Ready(()) } else { self.transport.poll_readable(cx) }
+    /// Ready with the first byte of a message (true), or its absence: a clean end (false). Holds no buffer while waiting.
+    ///
+    /// That the socket is readable says less: an event may be of bytes that were read already, and a TLS record may hold
+    /// none of a message (a key update) or not be there to its end.
+    pub(crate) fn poll_begun(&mut self, cx: &mut Context<'_>) -> Poll<Result<bool, SideError>> {
+        if self.has_input() {
+            return Poll::Ready(Ok(true));
+        }
+        ready!(self.transport.poll_readable(cx));
+        let filled = self.poll_fill(cx);
+        if filled.is_pending() {
+            self.release_buffers();
+        }
+        filled.map_ok(|bytes| bytes > 0)
     }
 
     /// Reads a request head; `None` is a clean end before its first byte.
