@@ -32,7 +32,7 @@ async fn rig(length: BodyLength) -> Rig {
     };
     write_all(&client, format!("POST / HTTP/1.1\r\nHost: h\r\n{field}\r\n").as_bytes()).await;
     let mut head = RequestHead::default();
-    poll_fn(|cx| down.poll_request_head(cx, Scheme::Http, &mut head)).await.expect("good").expect("a head");
+    poll_fn(|cx| down.poll_request_head(cx, Scheme::Http, &mut head)).await.expect("a head");
     let framing = RequestFraming { body: length, persistence: Persistence::KeepAlive, te_trailers: false };
     up.send_request_head(&head, framing).expect("written");
     Rig {

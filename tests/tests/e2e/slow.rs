@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tests::client::Stream;
 use tests::h2raw::{Frame, H2Conn, flag, kind};
+use tests::metrics::Metrics;
 use tests::tls::Authority;
 use tests::{Config, End, Origin, Proxy, RawClient, origin};
 
@@ -44,7 +45,8 @@ fn c26_a_silent_connection() {
 type ClientStream = rustls::StreamOwned<rustls::ClientConnection, std::net::TcpStream>;
 type Act = fn(&mut ClientStream);
 
-/// A readable socket is no byte of a head: an idle connection stays idle, and is not answered 408.
+/// A readable socket is no byte of a head: an idle connection stays idle to its limit, and is answered nothing. What ends
+/// it, the client without close_notify too, is no cut message.
 #[test]
 fn c26_records_without_a_byte_of_a_head_begin_none() {
     let origin = origin::echo();
@@ -67,7 +69,23 @@ fn c26_records_without_a_byte_of_a_head_begin_none() {
         let Stream::Tls(mut stream) = client.into_stream() else { panic!("a TLS client") };
         send(&mut stream);
         let mut client = RawClient::over(Stream::Tls(stream));
-        ends_at(what, Duration::from_secs(1), || client.expect_close());
+        ends_at(what, Duration::from_secs(1), || {
+            assert_eq!(String::from_utf8_lossy(&client.rest()), "", "{what}");
+            client.expect_close();
+        });
+    }
+    let mut client = RawClient::connect_tls(proxy.address(), &tls).expect("the handshake succeeds");
+    client.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    assert_eq!(client.response("GET").status, 200);
+    drop(client);
+    let all_gone = |metrics: &Metrics| {
+        metrics.sum("shard_listener_connections_accepted_total", &[]) > 2.5
+            && metrics.sum("shard_core_connections", &[]) < 0.5
+    };
+    proxy.wait_metrics("three connections have come and gone", all_gone);
+    let metrics = proxy.metrics();
+    for reason in ["client_body_truncated", "header_timeout"] {
+        assert!(metrics.sum("shard_reasons_total", &[("reason", reason)]) < 0.5, "{reason}");
     }
 }
 

@@ -167,7 +167,6 @@ fn next_request(
     wait: &Deadline,
 ) -> impl Future<Output = Result<Box<Request>, NoRequest>> {
     async move {
-        side.release_buffers();
         wait.set_after(patience.first_byte);
         let mut over = Reason::IdleTimeout;
         if let Some(limit) = patience.age_limit
@@ -210,8 +209,7 @@ fn next_request(
             }
             wait.poll_expired(cx).map(|()| Err(NoRequest::Refuse(Reason::HeaderTimeout)))
         })
-        .await?
-        .ok_or(NoRequest::Over(Reason::Ok))?;
+        .await?;
         wait.clear();
         request.body = meta.body;
         request.persistence = meta.persistence;

@@ -94,7 +94,7 @@ impl H1Side {
         self.input.as_ref().is_some_and(|input| !input.is_empty())
     }
 
-    /// Ready with the first byte of a message (true), or its absence: a clean end (false). Holds no buffer while waiting.
+    /// Ready with the first byte of a message (true) or the end of the stream (false). Holds no buffer while waiting.
     ///
     /// That the socket is readable says less: an event may be of bytes that were read already, and a TLS record may hold
     /// none of a message (a key update) or not be there to its end.
@@ -102,21 +102,25 @@ impl H1Side {
         if self.has_input() {
             return Poll::Ready(Ok(true));
         }
-        ready!(self.transport.poll_readable(cx));
         let filled = self.poll_fill(cx);
         if filled.is_pending() {
+            // The wait may be long, and a record that brought nothing has left its buffers.
             self.release_buffers();
         }
-        filled.map_ok(|bytes| bytes > 0)
+        filled.map(|filled| match filled {
+            // Between messages an end without close_notify cuts nothing off (RFC 9112 §9.8).
+            Ok(0) | Err(SideError::Truncated) => Ok(false),
+            other => other.map(|_bytes| true),
+        })
     }
 
-    /// Reads a request head; `None` is a clean end before its first byte.
+    /// Reads a request head.
     pub(crate) fn poll_request_head(
         &mut self,
         cx: &mut Context<'_>,
         scheme: Scheme,
         head: &mut RequestHead,
-    ) -> Poll<Result<Option<RequestMeta>, SideError>> {
+    ) -> Poll<Result<RequestMeta, SideError>> {
         let limits = self.limits;
         loop {
             if let Some(bytes) = self.head_bytes_due()
@@ -124,10 +128,10 @@ impl H1Side {
                     h1::parse_request(bytes, &limits, scheme, head).map_err(SideError::RequestHead)?
             {
                 self.begin_message(meta.head_bytes, meta.body);
-                return Poll::Ready(Ok(Some(meta)));
+                return Poll::Ready(Ok(meta));
             }
             if ready!(self.poll_fill(cx))? == 0 {
-                return Poll::Ready(if self.has_input() { Err(SideError::Truncated) } else { Ok(None) });
+                return Poll::Ready(Err(self.ended()));
             }
         }
     }
@@ -149,10 +153,14 @@ impl H1Side {
                 return Poll::Ready(Ok(meta));
             }
             if ready!(self.poll_fill(cx))? == 0 {
-                let error = if self.has_input() { SideError::Truncated } else { SideError::Closed };
-                return Poll::Ready(Err(error));
+                return Poll::Ready(Err(self.ended()));
             }
         }
+    }
+
+    /// What an end means where a head is due.
+    fn ended(&self) -> SideError {
+        if self.has_input() { SideError::Truncated } else { SideError::Closed }
     }
 
     /// The bytes to parse as a head, when the last read brought something that can complete it.
